@@ -1,0 +1,79 @@
+"""Every number that steers decisions, with its unit. `config.py` reads them from the user's file."""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+
+class ObjectiveKind(enum.Enum):
+    #: Total samples/s, weighted: the papers' objective.
+    SAMPLES = "samples"
+    #: Each job's speed-up over one node: no job is starved for being slow.
+    SPEEDUP = "speedup"
+    #: Samples, with jobs that would miss their deadline favoured.
+    DEADLINE = "deadline"
+    #: Log of the speed-up: proportional fairness.
+    FAIR = "fair"
+
+
+class AdvisorKind(enum.Enum):
+    INFORMED = "informed"
+    INVERSE_ORDER = "inverse-order"
+    #: Never pins and never learns: the prior alone. For comparison.
+    STATIC = "static"
+
+
+class AdvisorSettings(Struct, frozen=True, kw_only=True):
+    kind: AdvisorKind = AdvisorKind.INFORMED
+    #: At most this many jobs are held at a scale for measuring at once.
+    max_profiling_jobs: int = 4
+    #: A scale counts as known when the 95% interval of its mean rate is within this of the mean.
+    relative_precision: float = 0.05
+    #: A scale is left, known or not, after this long.
+    budget_s: float = 60.0
+    #: Steps needed before an interval is believed.
+    min_steps: int = 8
+    #: Inverse order: number of scales between the largest and the smallest, both included.
+    scales: int = 4
+
+
+class PriorSettings(Struct, frozen=True, kw_only=True):
+    """What is believed of a model before anything was measured."""
+
+    #: Scaling efficiency is n**-slope; the mean of the slope and its standard deviation.
+    efficiency_slope: float = 0.15
+    efficiency_slope_sd: float = 0.15
+    scale_up_s: float = 2.0
+    scale_down_s: float = 0.5
+    #: A learned cost counts as this many observed rescales at the start.
+    cost_weight: float = 1.0
+
+
+class HorizonSettings(Struct, frozen=True, kw_only=True):
+    #: None adapts: T = m * exp(-up / m), m the mean time an allocation stands.
+    fixed_s: float | None = None
+    initial_s: float = 120.0
+    min_s: float = 5.0
+    max_s: float = 3600.0
+    #: Older experience of how long allocations stand fades with this time constant.
+    memory_s: float = 6 * 3600.0
+
+
+class RestartSettings(Struct, frozen=True, kw_only=True):
+    """What happens to a job whose own workers die."""
+
+    max_failures: int = 3
+    first_backoff_s: float = 2.0
+    backoff_factor: float = 2.0
+
+
+class CoreSettings(Struct, frozen=True, kw_only=True):
+    objective: ObjectiveKind = ObjectiveKind.SAMPLES
+    advisor: AdvisorSettings = AdvisorSettings()
+    prior: PriorSettings = PriorSettings()
+    horizon: HorizonSettings = HorizonSettings()
+    restart: RestartSettings = RestartSettings()
+    #: Owner -> most nodes at once.
+    quotas: dict[str, int] = {}

@@ -1,0 +1,44 @@
+"""Every error of the product. A message says what, where, the limit and what to do next."""
+
+from __future__ import annotations
+
+
+class MalleTrainError(Exception):
+    """The root: catch it to catch all of ours."""
+
+
+class InvariantError(MalleTrainError):
+    """A bug of ours: the state or an answer breaks a rule. Carries the history in its message."""
+
+
+class UserError(MalleTrainError):
+    """The request cannot be served as it is; the message says what to change."""
+
+
+class ConfigError(UserError):
+    """The configuration file is wrong: which key, what it has, what it may have."""
+
+
+class UnknownJobError(UserError):
+    """No job has this id or name."""
+
+
+class StateDirError(UserError):
+    """The state directory cannot be used: in use, on a network file system, not ours."""
+
+
+class JournalError(StateDirError):
+    """The journal is corrupt or of a newer version; it was not touched."""
+
+
+class BatchError(MalleTrainError):
+    """The batch system did not do what was asked."""
+
+    def __init__(self, message: str, *, is_transient: bool) -> None:
+        super().__init__(message)
+        #: Trying again later may help.
+        self.is_transient = is_transient
+
+
+class WireError(MalleTrainError):
+    """A peer sent something that is no message of ours; the connection is closed."""
