@@ -106,7 +106,8 @@ def checked(problem: Problem, allocation: Allocation) -> Allocation:
         count = allocation.counts[claim.job_id]
         if count != 0 and not claim.min_nodes <= count <= claim.max_nodes:
             raise InvariantError(
-                f"allocator gave {claim.job_id} {count} nodes, outside {claim.min_nodes}..{claim.max_nodes}"
+                f"allocator gave {claim.job_id} {count} nodes, "
+                f"outside {claim.min_nodes}..{claim.max_nodes}"
             )
         total += count
         value += float(claim.values[count])

@@ -1,4 +1,4 @@
-"""Every number that steers decisions, with its unit. `config.py` reads them from the user's file."""
+"""Every number that steers decisions, with its unit; `config.py` reads them from a file."""
 
 from __future__ import annotations
 
