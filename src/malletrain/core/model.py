@@ -139,9 +139,15 @@ class Job(Struct, frozen=True):
     pin: Pin | None = None
     done_samples: float = 0.0
     loss: float | None = None
+    #: As last reported by the running generation; 0 where it has not reported.
+    samples_per_s: float = 0.0
     #: Failures of its own (not preemptions) since it last made progress.
     failures: int = 0
-    #: Back-off: not to be started before this time.
+    #: The generation whose failure was counted last: its members mostly die together.
+    failed_generation: int = 0
+    #: Where it stood then; progress beyond it clears `failures`.
+    failed_at_samples: float = 0.0
+    #: Back-off: not to be grown or started before this time.
     retry_at_s: float = 0.0
     #: The newest thing its user should know: why it failed, what it warns of.
     note: str = ""

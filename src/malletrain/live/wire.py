@@ -18,9 +18,10 @@ How a rescale goes, for job j and its next generation g:
    `Switched(g)`. Leavers exit with status 0 without a word.
 A hard loss: `PrepareGroup(g, is_immediate=True)` with the survivors: their current group is dead,
 whatever they are doing; they drop it, build g and switch as soon as they have it, no `Switch`.
-Suspending: `PrepareGroup(g, members=())` then `Switch(g)`: at the agreed step rank 0 saves a
-durable checkpoint and all exit. Starting from none: `is_immediate` too; the state comes from the
-newest durable checkpoint, if there is one.
+Suspending: `PrepareGroup(g, members=())` then `Switch(g)`: at the agreed step the first of `to`
+saves a durable checkpoint and all exit (with `is_immediate` at once, at its newest whole step).
+Starting from none: `is_immediate` too; the state comes from the newest durable checkpoint, if
+there is one.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
     worker_id: str
     job_id: str
+    node_id: str
+    #: Which of the node's workers of this job it is.
+    slot: int = 0
     #: Of the group it trains in; 0 while warming.
     generation: int = 0
     is_warm: bool = False
