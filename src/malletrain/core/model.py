@@ -95,6 +95,8 @@ class Pin(Struct, frozen=True):
     nodes: int
     since_s: float
     reason: str
+    #: When it was first seen training at that scale; the measuring budget counts from here.
+    reached_at_s: float | None = None
 
 
 class Observation(Struct, frozen=True):
@@ -107,7 +109,7 @@ class Observation(Struct, frozen=True):
     count: int
 
 
-class Scalability(Struct, frozen=True):
+class Scalability(Struct, frozen=True, cache_hash=True):
     """All that was measured of a model's scaling; curves are fitted from it on demand."""
 
     #: Sorted by nodes, one entry a scale.

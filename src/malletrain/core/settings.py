@@ -39,12 +39,18 @@ class AdvisorSettings(Struct, frozen=True, kw_only=True):
     scales: int = 4
 
 
-class PriorSettings(Struct, frozen=True, kw_only=True):
+class PriorSettings(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What is believed of a model before anything was measured."""
 
     #: Scaling efficiency is n**-slope; the mean of the slope and its standard deviation.
     efficiency_slope: float = 0.15
     efficiency_slope_sd: float = 0.15
+    #: Relative spread (standard deviation of the log) of one-node rates among unknown models.
+    rate_sd: float = 1.0
+    #: How far a real curve strays from any step-time model in each doubling of the nodes.
+    residual_sd: float = 0.08
+    #: Relative error that no number of steps takes away: nodes and days differ.
+    noise_floor: float = 0.01
     scale_up_s: float = 2.0
     scale_down_s: float = 0.5
     #: A learned cost counts as this many observed rescales at the start.

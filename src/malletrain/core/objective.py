@@ -1,0 +1,76 @@
+"""What is maximised: the worth of every node count to a job over the horizon."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.core.model import Job, RescaleCost
+from malletrain.core.scalability import Curve
+from malletrain.core.settings import ObjectiveKind
+
+#: Samples up to the pace that meets the deadline count this many times as much as those above.
+DEADLINE_FACTOR = 10.0
+
+_Floats = NDArray[np.float64]
+
+
+def values(  # noqa: PLR0917 - the symbols of one formula, in its order
+    job: Job,
+    curve: Curve,
+    cost: RescaleCost,
+    horizon_s: float,
+    kind: ObjectiveKind,
+    now_s: float,
+    current_nodes: int,
+    max_nodes: int,
+) -> _Floats:
+    """Return the worth of 0 ... `max_nodes` nodes over the horizon, shape `(max_nodes + 1,)`.
+
+    With c the current nodes and u(n) the utility a second (`utilities`):
+
+        f(n) = T * u(n) - [n > c] * up_s * u(c) - [n < c] * down_s * u(c)
+
+    (BFTrainer, section 3.3, where u is the rate). A rescale loses what the job would have done
+    meanwhile at its present scale, so a start from nothing loses nothing.
+    """
+    utility = utilities(job, curve, kind, now_s, max(max_nodes, current_nodes))
+    present = float(utility[current_nodes])
+    worth = horizon_s * utility[: max_nodes + 1]
+    worth[:current_nodes] -= cost.scale_down_s * present
+    worth[current_nodes + 1 :] -= cost.scale_up_s * present
+    return worth
+
+
+def utilities(job: Job, curve: Curve, kind: ObjectiveKind, now_s: float, max_nodes: int) -> _Floats:
+    """Return the utility a second of 0 ... `max_nodes` nodes, shape `(max_nodes + 1,)`.
+
+    With w the job's weight and r the predicted samples/s:
+
+    - SAMPLES: w * r(n).
+    - SPEEDUP: w * r(n) / r(1).
+    - DEADLINE: w * (r(n) + (`DEADLINE_FACTOR` - 1) * min(r(n), pace)), pace the samples/s that
+      finish the job in time: 0 without a deadline or a known amount of work, infinite once the
+      deadline is past. Holding the pace from the start beats a rush for nodes at the end.
+    - FAIR: w * log(1 + r(n) / r(1)): the logarithm of proportional fairness, moved by one so that
+      no nodes are worth 0 rather than minus infinity.
+    """
+    utility = curve.rates(max_nodes)
+    if kind is ObjectiveKind.DEADLINE:
+        pace = _pace_samples_per_s(job, now_s)
+        utility = utility + (DEADLINE_FACTOR - 1) * np.minimum(utility, pace)
+    elif kind is not ObjectiveKind.SAMPLES:
+        utility = utility / curve.rates(1)[1]
+        if kind is ObjectiveKind.FAIR:
+            utility = np.log1p(utility)
+    return job.spec.weight * utility
+
+
+def _pace_samples_per_s(job: Job, now_s: float) -> float:
+    if job.spec.deadline_at_s is None or job.spec.work_samples is None:
+        return 0.0
+    left_s = job.spec.deadline_at_s - now_s
+    left_samples = max(job.spec.work_samples - job.done_samples, 0.0)
+    return left_samples / left_s if left_s > 0 else math.inf

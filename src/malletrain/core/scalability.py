@@ -1,0 +1,248 @@
+"""Throughput curves: what was measured of a model's scaling, and what follows for other scales."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.core.model import Cluster, Job, Observation, Scalability
+from malletrain.core.settings import AdvisorKind, CoreSettings, PriorSettings
+
+#: No scale's mean rests on more steps than this, so a changed speed takes over in about as many.
+MEMORY_STEPS = 1000
+
+#: Growths p of the communication overhead that are considered, with their prior weights. 2 is a
+#: step time that grows with every node: rare, but some measured curves fall like that.
+_GROWTHS = {0.0: 1.0, 0.5: 1.0, 1.0: 1.0, 2.0: 0.3}
+#: Slopes s that are considered; each stands for an efficiency of 16**-s on 16 nodes.
+_SLOPES = np.arange(0.02, 1.25, 0.04)
+_SLOPE_NODES = 16.0
+#: A step's relative deviation that an observation starts from, as if one step had shown it.
+_STEP_SD = 0.1
+
+_Floats = NDArray[np.float64]
+
+
+def observe(
+    scalability: Scalability, nodes: int, samples_per_s: float, variance: float, steps: int
+) -> Scalability:
+    """Merge a window of steps at one scale into the running mean and variance of that scale.
+
+    Windows without a usable rate change nothing. Once a scale has `MEMORY_STEPS` steps, older
+    ones lose weight to each new window.
+    """
+    if steps <= 0 or nodes <= 0 or not 0 < samples_per_s < math.inf:
+        return scalability
+    window = Observation(nodes, samples_per_s, variance if 0 < variance < math.inf else 0.0, steps)
+    by_nodes = {o.nodes: o for o in scalability.observations}
+    old = by_nodes.get(nodes)
+    by_nodes[nodes] = window if old is None else _merged(old, window)
+    return Scalability(tuple(by_nodes[n] for n in sorted(by_nodes)))
+
+
+def _merged(old: Observation, new: Observation) -> Observation:
+    """Combine two samples of steps by Chan's update, with the weight of the old one bounded."""
+    new_count = min(new.count, MEMORY_STEPS)
+    old_count = min(old.count, MEMORY_STEPS - new_count)
+    count = old_count + new_count
+    share = new_count / count
+    shift = new.samples_per_s - old.samples_per_s
+    return Observation(
+        nodes=old.nodes,
+        samples_per_s=old.samples_per_s + share * shift,
+        variance=(1 - share) * old.variance + share * new.variance + share * (1 - share) * shift**2,
+        count=count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The belief about a model's throughput at every scale, given what was measured.
+
+    With s(n) the seconds a sample takes, the model is
+
+        log rate(n) = -log s(n) + w(log2 n),   n * s(n) = a * (1 + b * (n**p - 1) / p)
+
+    - s(n) is the step-time model: compute shared by n, plus communication that starts with share
+      b of the compute and grows with power p. p = 1 is a step time of compute / n + constant at
+      a fixed global batch, p = 0 a logarithmic term at a fixed local batch, b = p the power law.
+      All (b, p) of a grid are weighed by how well they explain the observations, starting from
+      the prior over slopes of log efficiency (a gamma distribution, which knows no efficiency
+      above 1). The one-node speed a has a flat prior.
+    - w is a Wiener process: what no step-time model explains. It makes the curve pass through
+      well-measured points, interpolate between them in log-log, and lose certainty with distance.
+
+    Given (b, p), all is Gaussian and solved exactly (universal kriging); the curve is the average
+    over the grid. So between measured points the data speak, and beyond them the step-time models
+    that fit the data, with the spread among them as uncertainty.
+    """
+
+    scalability: Scalability
+    prior: PriorSettings
+    #: One-node rate (samples/s) assumed as long as nothing was measured.
+    reference_rate: float = 1.0
+
+    def rates(self, max_nodes: int) -> _Floats:
+        """Return samples/s (the median of the belief) by nodes, shape `(max_nodes + 1,)`."""
+        return self._belief(max_nodes)[0]
+
+    def sd(self, max_nodes: int) -> _Floats:
+        """Return the relative standard deviation of `rates`: the stated confidence."""
+        return self._belief(max_nodes)[1]
+
+    def interval(self, max_nodes: int, level: float = 0.95) -> tuple[_Floats, _Floats]:
+        """Return the bounds between which the mean rate lies with probability `level`."""
+        rates, sd = self._belief(max_nodes)
+        factor = np.exp(statistics.NormalDist().inv_cdf((1 + level) / 2) * sd)
+        return rates / factor, rates * factor
+
+    def _belief(self, max_nodes: int) -> tuple[_Floats, _Floats]:
+        return _belief(self.scalability, self.prior, self.reference_rate, max_nodes)
+
+
+def fit(scalability: Scalability, prior: PriorSettings, reference_rate: float = 1.0) -> Curve:
+    """Return the curve that the observations suggest.
+
+    `reference_rate` only matters without any observation: the curve is then that of the prior,
+    scaled to it.
+    """
+    return Curve(scalability, prior, 1.0 if scalability.observations else reference_rate)
+
+
+def curve_for(cluster: Cluster, job: Job, settings: CoreSettings) -> Curve:
+    """Return the curve to decide by for a job: evidence is pooled among jobs of its model.
+
+    A model that was never measured is taken to have the median one-node rate of those that were,
+    so that it is neither favoured nor starved. The static advisor knows the prior alone.
+    """
+    if settings.advisor.kind is AdvisorKind.STATIC:
+        return fit(Scalability(), settings.prior)
+    scalability = cluster.curves.get(job.spec.model_key)
+    if scalability is not None and scalability.observations:
+        return fit(scalability, settings.prior)
+    known = tuple(s for s in cluster.curves.values() if s.observations)
+    return fit(Scalability(), settings.prior, _median_one_node_rate(known, settings.prior))
+
+
+@lru_cache(maxsize=64)
+def _median_one_node_rate(known: tuple[Scalability, ...], prior: PriorSettings) -> float:
+    return statistics.median(float(fit(s, prior).rates(1)[1]) for s in known) if known else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _belief(
+    scalability: Scalability, prior: PriorSettings, reference_rate: float, max_nodes: int
+) -> tuple[_Floats, _Floats]:
+    """Return rates and their relative standard deviation by nodes, read-only."""
+    if max_nodes < 1:
+        return _by_nodes(np.empty(0), np.empty(0))
+    if not scalability.observations:
+        mean, variance = _prior_moments(prior, max_nodes)
+        return _by_nodes(mean + math.log(reference_rate), variance)
+    return _by_nodes(*_posterior_moments(scalability.observations, prior, max_nodes))
+
+
+def _by_nodes(mean: _Floats, variance: _Floats) -> tuple[_Floats, _Floats]:
+    """Turn moments of the log rate at 1, 2, ... nodes into arrays that start at none."""
+    rates = np.concatenate(([0.0], np.exp(mean)))
+    sd = np.concatenate(([0.0], np.sqrt(variance)))
+    rates.flags.writeable = False
+    sd.flags.writeable = False
+    return rates, sd
+
+
+def _prior_moments(prior: PriorSettings, max_nodes: int) -> tuple[_Floats, _Floats]:
+    weights = _normalised(_log_prior(prior))
+    shapes = _shapes(max_nodes)
+    mean = weights @ shapes
+    spread = weights @ (shapes - mean) ** 2
+    return mean, prior.rate_sd**2 + spread + prior.residual_sd**2 * _doublings(max_nodes)
+
+
+def _posterior_moments(
+    observations: tuple[Observation, ...], prior: PriorSettings, max_nodes: int
+) -> tuple[_Floats, _Floats]:
+    """Average universal kriging over the step-time models, weighed by their likelihood."""
+    at = np.array([o.nodes for o in observations]) - 1
+    log_rates = np.log([o.samples_per_s for o in observations])
+    limit = max(max_nodes, int(at[-1]) + 1)
+    doublings = _doublings(limit)
+    shapes = _shapes(limit)
+
+    residual = prior.residual_sd**2
+    covariance = residual * np.minimum.outer(doublings[at], doublings[at])
+    covariance[np.diag_indices_from(covariance)] += _noise(observations, prior)
+    precision = np.linalg.inv(covariance)
+    total = precision.sum()
+
+    # (num_models, num_observations): what each model leaves unexplained after its best speed.
+    errors = log_rates - shapes[:, at]
+    speeds = errors @ precision.sum(axis=0) / total
+    errors -= speeds[:, None]
+    explained = errors @ precision
+    weights = _normalised(_log_prior(prior) - 0.5 * np.einsum("mo,mo->m", explained, errors))
+
+    # (num_observations, max_nodes): covariance of each observation with each scale.
+    cross = residual * np.minimum.outer(doublings[at], doublings[:max_nodes])
+    means = shapes[:, :max_nodes] + speeds[:, None] + explained @ cross
+    mean = weights @ means
+    kriged = precision @ cross
+    variance = (
+        residual * doublings[:max_nodes]
+        - np.einsum("on,on->n", cross, kriged)
+        + (1 - kriged.sum(axis=0)) ** 2 / total
+        + weights @ (means - mean) ** 2
+    )
+    np.maximum(variance, 0.0, out=variance)
+    return mean, variance
+
+
+def _noise(observations: tuple[Observation, ...], prior: PriorSettings) -> _Floats:
+    """Return the variance of each observed log rate around the true one."""
+    relative = np.array([o.variance / o.samples_per_s**2 for o in observations])
+    counts = np.array([o.count for o in observations], dtype=np.float64)
+    step_variance: _Floats = (counts * relative + _STEP_SD**2) / (counts + 1)
+    return step_variance / counts + prior.noise_floor**2
+
+
+@lru_cache(maxsize=64)
+def _doublings(max_nodes: int) -> _Floats:
+    nodes: _Floats = np.arange(1.0, max_nodes + 1)
+    return np.log2(nodes)
+
+
+@lru_cache(maxsize=64)
+def _shapes(max_nodes: int) -> _Floats:
+    """Return log speed-up by step-time model and nodes, shape `(num_models, max_nodes)`."""
+    nodes = np.arange(1.0, max_nodes + 1)
+    overhead_there = _SLOPE_NODES**_SLOPES - 1
+    overheads = [
+        np.outer(overhead_there / _grown(_SLOPE_NODES, p), _grown(nodes, p)) for p in _GROWTHS
+    ]
+    log_speedups: _Floats = np.log(nodes / (1 + np.concatenate(overheads)))
+    return log_speedups
+
+
+def _grown(nodes: float | _Floats, growth: float) -> _Floats:
+    """Return (n**p - 1) / p, which is the logarithm at p = 0."""
+    grown = np.log(nodes) if growth == 0 else (np.power(nodes, growth) - 1) / growth
+    return np.asarray(grown, dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _log_prior(prior: PriorSettings) -> _Floats:
+    """Return log weights of the step-time models, not normalised, shape `(num_models,)`."""
+    shape = (prior.efficiency_slope / prior.efficiency_slope_sd) ** 2
+    scale = prior.efficiency_slope_sd**2 / prior.efficiency_slope
+    log_density: _Floats = (shape - 1) * np.log(_SLOPES) - _SLOPES / scale
+    return np.concatenate([log_density + math.log(weight) for weight in _GROWTHS.values()])
+
+
+def _normalised(log_weights: _Floats) -> _Floats:
+    weights: _Floats = np.exp(log_weights - log_weights.max())
+    return weights / weights.sum()
