@@ -26,6 +26,7 @@ _SLOPE_NODES = 16.0
 _STEP_SD = 0.1
 
 _Floats = NDArray[np.float64]
+_Belief = tuple[_Floats, _Floats]
 
 
 def observe(
@@ -88,21 +89,23 @@ class Curve:
     reference_rate: float = 1.0
 
     def rates(self, max_nodes: int) -> _Floats:
-        """Return samples/s (the median of the belief) by nodes, shape `(max_nodes + 1,)`."""
-        return self._belief(max_nodes)[0]
+        """Return the expected samples/s by nodes, shape `(max_nodes + 1,)`."""
+        return self._belief(max_nodes)[0][: max_nodes + 1]
 
     def sd(self, max_nodes: int) -> _Floats:
         """Return the relative standard deviation of `rates`: the stated confidence."""
-        return self._belief(max_nodes)[1]
+        return self._belief(max_nodes)[1][: max_nodes + 1]
 
     def interval(self, max_nodes: int, level: float = 0.95) -> tuple[_Floats, _Floats]:
         """Return the bounds between which the mean rate lies with probability `level`."""
-        rates, sd = self._belief(max_nodes)
+        rates, sd = self.rates(max_nodes), self.sd(max_nodes)
         factor = np.exp(statistics.NormalDist().inv_cdf((1 + level) / 2) * sd)
         return rates / factor, rates * factor
 
-    def _belief(self, max_nodes: int) -> tuple[_Floats, _Floats]:
-        return _belief(self.scalability, self.prior, self.reference_rate, max_nodes)
+    def _belief(self, max_nodes: int) -> _Belief:
+        # Rounded up to a power of two: callers ask for as many nodes as there are just now.
+        size = 1 << max(max_nodes - 1, 0).bit_length()
+        return _belief(self.scalability, self.prior, self.reference_rate, size)
 
 
 def fit(scalability: Scalability, prior: PriorSettings, reference_rate: float = 1.0) -> Curve:
@@ -134,39 +137,25 @@ def _median_one_node_rate(known: tuple[Scalability, ...], prior: PriorSettings) 
     return statistics.median(float(fit(s, prior).rates(1)[1]) for s in known) if known else 1.0
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def _belief(
     scalability: Scalability, prior: PriorSettings, reference_rate: float, max_nodes: int
-) -> tuple[_Floats, _Floats]:
+) -> _Belief:
     """Return rates and their relative standard deviation by nodes, read-only."""
-    if max_nodes < 1:
-        return _by_nodes(np.empty(0), np.empty(0))
-    if not scalability.observations:
-        mean, variance = _prior_moments(prior, max_nodes)
-        return _by_nodes(mean + math.log(reference_rate), variance)
-    return _by_nodes(*_posterior_moments(scalability.observations, prior, max_nodes))
+    if scalability.observations:
+        return _posterior_belief(scalability.observations, prior, max_nodes)
+    return _prior_belief(prior, reference_rate, max_nodes)
 
 
-def _by_nodes(mean: _Floats, variance: _Floats) -> tuple[_Floats, _Floats]:
-    """Turn moments of the log rate at 1, 2, ... nodes into arrays that start at none."""
-    rates = np.concatenate(([0.0], np.exp(mean)))
-    sd = np.concatenate(([0.0], np.sqrt(variance)))
-    rates.flags.writeable = False
-    sd.flags.writeable = False
-    return rates, sd
+def _prior_belief(prior: PriorSettings, reference_rate: float, max_nodes: int) -> _Belief:
+    variance = prior.rate_sd**2 + prior.residual_sd**2 * _doublings(max_nodes)
+    speedups = np.exp(_shapes(max_nodes))
+    return _averaged(_normalised(_log_prior(prior)), reference_rate * speedups, variance)
 
 
-def _prior_moments(prior: PriorSettings, max_nodes: int) -> tuple[_Floats, _Floats]:
-    weights = _normalised(_log_prior(prior))
-    shapes = _shapes(max_nodes)
-    mean = weights @ shapes
-    spread = weights @ (shapes - mean) ** 2
-    return mean, prior.rate_sd**2 + spread + prior.residual_sd**2 * _doublings(max_nodes)
-
-
-def _posterior_moments(
+def _posterior_belief(
     observations: tuple[Observation, ...], prior: PriorSettings, max_nodes: int
-) -> tuple[_Floats, _Floats]:
+) -> _Belief:
     """Average universal kriging over the step-time models, weighed by their likelihood."""
     at = np.array([o.nodes for o in observations]) - 1
     log_rates = np.log([o.samples_per_s for o in observations])
@@ -189,17 +178,28 @@ def _posterior_moments(
 
     # (num_observations, max_nodes): covariance of each observation with each scale.
     cross = residual * np.minimum.outer(doublings[at], doublings[:max_nodes])
-    means = shapes[:, :max_nodes] + speeds[:, None] + explained @ cross
-    mean = weights @ means
+    log_means = shapes[:, :max_nodes] + speeds[:, None] + explained @ cross
     kriged = precision @ cross
     variance = (
         residual * doublings[:max_nodes]
         - np.einsum("on,on->n", cross, kriged)
         + (1 - kriged.sum(axis=0)) ** 2 / total
-        + weights @ (means - mean) ** 2
     )
-    np.maximum(variance, 0.0, out=variance)
-    return mean, variance
+    return _averaged(weights, np.exp(log_means), np.maximum(variance, 0.0))
+
+
+def _averaged(weights: _Floats, rates: _Floats, variance: _Floats) -> _Belief:
+    """Average rates `(num_models, max_nodes)`; `variance` is what they have in common."""
+    mean = weights @ rates
+    spread = weights @ (rates / mean - 1) ** 2
+    return _read_only(mean), _read_only(np.sqrt(variance + spread))
+
+
+def _read_only(by_nodes: _Floats) -> _Floats:
+    """Put the 0 of no nodes in front of an array that starts at one node."""
+    padded = np.concatenate(([0.0], by_nodes))
+    padded.flags.writeable = False
+    return padded
 
 
 def _noise(observations: tuple[Observation, ...], prior: PriorSettings) -> _Floats:
@@ -210,13 +210,13 @@ def _noise(observations: tuple[Observation, ...], prior: PriorSettings) -> _Floa
     return step_variance / counts + prior.noise_floor**2
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _doublings(max_nodes: int) -> _Floats:
     nodes: _Floats = np.arange(1.0, max_nodes + 1)
     return np.log2(nodes)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _shapes(max_nodes: int) -> _Floats:
     """Return log speed-up by step-time model and nodes, shape `(num_models, max_nodes)`."""
     nodes = np.arange(1.0, max_nodes + 1)
@@ -234,7 +234,7 @@ def _grown(nodes: float | _Floats, growth: float) -> _Floats:
     return np.asarray(grown, dtype=np.float64)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _log_prior(prior: PriorSettings) -> _Floats:
     """Return log weights of the step-time models, not normalised, shape `(num_models,)`."""
     shape = (prior.efficiency_slope / prior.efficiency_slope_sd) ** 2
@@ -245,4 +245,5 @@ def _log_prior(prior: PriorSettings) -> _Floats:
 
 def _normalised(log_weights: _Floats) -> _Floats:
     weights: _Floats = np.exp(log_weights - log_weights.max())
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights

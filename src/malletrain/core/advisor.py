@@ -1,0 +1,303 @@
+"""The Job Profiling Advisor: which job to hold at which scale for measuring, and until when.
+
+Every steady state is an observation anyway; a pin asks for one that would not come by itself. Jobs
+without a pin run as the allocator likes, on what is believed of their curve: none ever waits for
+profiling. The idea of profiling online, and the inverse order, are MalleTrain's (section 3.3).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+
+import msgspec
+
+from malletrain.core.model import Activity, Cluster, Job, Observation, Phase, Pin
+from malletrain.core.objective import utilities
+from malletrain.core.rescale_cost import prior_cost
+from malletrain.core.scalability import curve_for
+from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings
+
+_NORMAL = statistics.NormalDist()
+
+
+def advise(cluster: Cluster, settings: CoreSettings) -> dict[str, Pin]:
+    """Return all pins that hold from now on, by job id.
+
+    A pin ends when its scale is known to the precision asked for, when the budget is spent since
+    the job reached it (or without reaching it), when there are too few nodes for it, or when the
+    job is not to run. Each job has one turn; jobs of one model take theirs one after the other,
+    and only as long as something is unknown. At most `max_profiling_jobs` are pinned at once, and
+    all pins together fit on the nodes there are.
+
+    - Inverse order: a turn starts at the largest scale the job can have and steps down over
+      `scales` scales, leaving out those known and those there are too few nodes for.
+    - Informed: a turn is one scale, where the answer is worth more than it costs (`_question`).
+    - Static: no pins.
+    """
+    kind = settings.advisor.kind
+    if kind is AdvisorKind.STATIC:
+        return {}
+    pins: dict[str, Pin] = {}
+    room = _Room(cluster, settings)
+    for job in cluster.jobs.values():
+        if job.pin is None or not _may_run(job, cluster):
+            continue
+        pin = _continued(job, job.pin, cluster, settings.advisor, room.of(job))
+        if pin is None and kind is AdvisorKind.INVERSE_ORDER:
+            pin = _stepped_down(job, job.pin.nodes, cluster, settings.advisor, room.of(job))
+        if pin is not None:
+            pins[job.spec.id] = pin
+            room.take(job, pin.nodes)
+    _start_turns(pins, cluster, settings, room)
+    return pins
+
+
+def measuring_ends_at_s(pins: dict[str, Pin], settings: AdvisorSettings) -> float | None:
+    """Return when the first of the pins runs out of budget; None without pins."""
+    return min((_ends_at_s(pin, settings) for pin in pins.values()), default=None)
+
+
+def is_known(job: Job, nodes: int, cluster: Cluster, settings: AdvisorSettings) -> bool:
+    """Say whether the mean rate on so many nodes is measured to the precision asked for."""
+    observation = _observation(job, nodes, cluster)
+    return (
+        observation is not None
+        and observation.count >= settings.min_steps
+        and _half_width(observation) <= settings.relative_precision
+    )
+
+
+def scales(min_nodes: int, max_nodes: int, count: int) -> tuple[int, ...]:
+    """Return up to `count` scales in geometric steps from the largest down to the smallest."""
+    if count <= 1:
+        return (max_nodes,)
+    ratio = max_nodes / min_nodes
+    steps = {round(min_nodes * ratio ** (i / (count - 1))) for i in range(count)}
+    return tuple(sorted(steps, reverse=True))
+
+
+def explain(job: Job, cluster: Cluster, settings: CoreSettings) -> str:
+    """Say in one sentence what is known of the job's scaling and what is being measured."""
+    scalability = cluster.curves.get(job.spec.model_key)
+    observations = scalability.observations if scalability is not None else ()
+    if observations:
+        points = ", ".join(f"{o.nodes} (±{_half_width(o):.1%})" for o in observations)
+        known = f"its throughput is measured on {points} nodes"
+    else:
+        known = "nothing is measured of its scaling yet, so a typical curve is assumed"
+    if present := len(job.node_ids):
+        curve = curve_for(cluster, job, settings)
+        rate, sd = curve.rates(present)[present], curve.sd(present)[present]
+        known += f"; on its present {present} it should do {rate:.4g} samples/s ± {1.96 * sd:.0%}"
+    if job.pin is None:
+        return f"{known}; no scale is being measured on purpose."
+    held = "held" if job.pin.reached_at_s is not None else "to be held"
+    return (
+        f"{known}; it is {held} at {job.pin.nodes} nodes for at most "
+        f"{settings.advisor.budget_s:g} s to measure there: {job.pin.reason}."
+    )
+
+
+class _Room:
+    """Nodes that are not pinned away yet, within the quotas of owners."""
+
+    def __init__(self, cluster: Cluster, settings: CoreSettings) -> None:
+        self._nodes = sum(node.leaving_at_s is None for node in cluster.nodes.values())
+        self._quotas = settings.quotas
+        self._left = self._nodes
+        self._left_by_owner = dict(settings.quotas)
+
+    def most(self, job: Job) -> int:
+        """Return what the job could have if nothing were pinned."""
+        return min(self._nodes, self._quotas.get(job.spec.owner, self._nodes))
+
+    def of(self, job: Job) -> int:
+        """Return what the job can have now."""
+        return min(self._left, self._left_by_owner.get(job.spec.owner, self._left))
+
+    def take(self, job: Job, nodes: int) -> None:
+        self._left -= nodes
+        if job.spec.owner in self._left_by_owner:
+            self._left_by_owner[job.spec.owner] -= nodes
+
+
+def _may_run(job: Job, cluster: Cluster) -> bool:
+    return job.phase is Phase.ACTIVE and job.retry_at_s <= cluster.now_s
+
+
+def _continued(
+    job: Job, pin: Pin, cluster: Cluster, settings: AdvisorSettings, room: int
+) -> Pin | None:
+    """Return the pin, marked once its scale is reached, or None where it ends."""
+    if pin.nodes > room or is_known(job, pin.nodes, cluster, settings):
+        return None
+    is_there = job.activity is Activity.TRAINING and len(job.node_ids) == pin.nodes
+    if is_there and pin.reached_at_s is None:
+        pin = msgspec.structs.replace(pin, reached_at_s=cluster.now_s)
+    return pin if cluster.now_s < _ends_at_s(pin, settings) else None
+
+
+def _ends_at_s(pin: Pin, settings: AdvisorSettings) -> float:
+    began_at_s = pin.since_s if pin.reached_at_s is None else pin.reached_at_s
+    return began_at_s + settings.budget_s
+
+
+def _stepped_down(
+    job: Job, last: int, cluster: Cluster, settings: AdvisorSettings, room: int
+) -> Pin | None:
+    """Return a pin at the largest scale below the last one that is possible and unknown."""
+    for nodes in scales(job.spec.min_nodes, job.spec.max_nodes, settings.scales):
+        if nodes < last and nodes <= room and not is_known(job, nodes, cluster, settings):
+            return Pin(nodes, cluster.now_s, f"stepping down from {last}")
+    return None
+
+
+def _start_turns(
+    pins: dict[str, Pin], cluster: Cluster, settings: CoreSettings, room: _Room
+) -> None:
+    """Add pins for jobs whose turn begins, in order of submission."""
+    busy_models = {cluster.jobs[job_id].spec.model_key for job_id in pins}
+    market: _Market | None = None
+    for job in _without_turn(cluster):
+        if len(pins) >= settings.advisor.max_profiling_jobs:
+            return
+        if job.spec.model_key in busy_models or room.of(job) < job.spec.min_nodes:
+            continue
+        if settings.advisor.kind is AdvisorKind.INVERSE_ORDER:
+            pin = _top(job, cluster, settings.advisor, room)
+        elif _is_settled(job, cluster, settings.advisor):
+            market = market or _Market(cluster, settings)
+            pin = _question(job, cluster, settings, market, room.of(job))
+        else:
+            pin = None
+        if pin is not None:
+            pins[job.spec.id] = pin
+            busy_models.add(job.spec.model_key)
+            room.take(job, pin.nodes)
+
+
+def _without_turn(cluster: Cluster) -> Iterator[Job]:
+    """Jobs that may run and were never profiled: the ledger remembers those that were."""
+    for job in cluster.jobs.values():
+        if job.pin is None and _may_run(job, cluster):
+            ledger = cluster.ledger.jobs.get(job.spec.id)
+            if ledger is None or ledger.node_s.profiling == 0:
+                yield job
+
+
+def _top(job: Job, cluster: Cluster, settings: AdvisorSettings, room: _Room) -> Pin | None:
+    """Return a pin at the largest scale the job can have, or the next one that is unknown.
+
+    While other pins take too much for that, the turn waits; the job does not.
+    """
+    largest = min(job.spec.max_nodes, room.most(job))
+    if room.of(job) < largest:
+        return None
+    if is_known(job, largest, cluster, settings):
+        return _stepped_down(job, largest, cluster, settings, largest)
+    return Pin(largest, cluster.now_s, "the largest scale first")
+
+
+def _is_settled(job: Job, cluster: Cluster, settings: AdvisorSettings) -> bool:
+    """Say whether the job trains at a scale that it is known at, so that others can be compared."""
+    return job.activity is Activity.TRAINING and is_known(job, len(job.node_ids), cluster, settings)
+
+
+class _Market:
+    """What nodes are worth to other jobs at the moment."""
+
+    def __init__(self, cluster: Cluster, settings: CoreSettings) -> None:
+        held = cluster.owners
+        self._free = sum(
+            node.leaving_at_s is None and node.id not in held for node in cluster.nodes.values()
+        )
+        last_nodes = []
+        for job in cluster.jobs.values():
+            nodes = len(job.node_ids)
+            if nodes > job.spec.min_nodes and job.activity is Activity.TRAINING:
+                curve = curve_for(cluster, job, settings)
+                utility = utilities(job, curve, settings.objective, cluster.now_s, nodes)
+                last_nodes.append(float(utility[nodes] - utility[nodes - 1]))
+        self._worth_of_a_node = statistics.median(last_nodes) if last_nodes else 0.0
+
+    def price(self, nodes: int) -> float:
+        """Return the utility a second that taking so many nodes more costs others.
+
+        Free nodes cost nothing, and giving nodes back (negative) is worth nothing while there are
+        some; otherwise a node is worth what the median running job would lose with its last one.
+        """
+        taken = nodes - self._free
+        return taken * self._worth_of_a_node if taken > 0 or self._free == 0 else 0.0
+
+
+def _question(
+    job: Job, cluster: Cluster, settings: CoreSettings, market: _Market, room: int
+) -> Pin | None:
+    """Return a pin at the scale whose measurement pays most, or None where none pays.
+
+    With u the utility a second and c the present nodes, moving to n is believed to gain
+    d = u(n) - u(c) - price(n - c), give or take s = sd(n) * u(n). Without an answer the better
+    side of d = 0 is chosen; with one, the expected gain over that is s * L(|d| / s), L the unit
+    normal loss: large where the move is doubtful, nothing where even a surprise would change
+    nothing. It lasts `answer_life_s`, or as long as the job. The price is a rescale there and back,
+    and max(-d, 0) during the budget.
+    """
+    present = len(job.node_ids)
+    limit = min(job.spec.max_nodes, max(room, present))
+    curve = curve_for(cluster, job, settings)
+    sd = curve.sd(limit)
+    doubtful = [
+        nodes
+        for nodes in scales(job.spec.min_nodes, job.spec.max_nodes, settings.advisor.scales)
+        if nodes <= room and nodes != present and sd[nodes] > settings.advisor.relative_precision
+    ]
+    if not doubtful:
+        return None
+    utility = utilities(job, curve, settings.objective, cluster.now_s, limit)
+    life_s = min(settings.advisor.answer_life_s, _left_s(job, curve.rates(limit)[present]))
+    cost = cluster.rescale_costs.get(job.spec.model_key) or prior_cost(settings.prior)
+
+    best: Pin | None = None
+    best_surplus = 0.0
+    for nodes in doubtful:
+        there, here = float(utility[nodes]), float(utility[present])
+        change = there - here - market.price(nodes - present)
+        doubt = float(sd[nodes]) * there
+        gain = doubt * _unit_normal_loss(abs(change) / doubt) * life_s
+        smaller, larger = min(here, there), max(here, there)
+        moves = cost.scale_up_s * smaller + cost.scale_down_s * larger
+        price = moves + max(-change, 0.0) * settings.advisor.budget_s
+        if gain - price > best_surplus:
+            best_surplus = gain - price
+            best = Pin(
+                nodes,
+                cluster.now_s,
+                f"its rate there is only known to ±{1.96 * sd[nodes]:.0%}, and knowing it is worth "
+                f"{gain / max(price, 1e-12):.1f} times what it costs",
+            )
+    return best
+
+
+def _left_s(job: Job, samples_per_s: float) -> float:
+    if job.spec.work_samples is None:
+        return math.inf
+    return max(job.spec.work_samples - job.done_samples, 0.0) / samples_per_s
+
+
+def _unit_normal_loss(z: float) -> float:
+    """Return E[max(X - z, 0)] of a standard normal X."""
+    return _NORMAL.pdf(z) - z * (1.0 - _NORMAL.cdf(z))
+
+
+def _observation(job: Job, nodes: int, cluster: Cluster) -> Observation | None:
+    scalability = cluster.curves.get(job.spec.model_key)
+    if scalability is None:
+        return None
+    return next((o for o in scalability.observations if o.nodes == nodes), None)
+
+
+def _half_width(observation: Observation) -> float:
+    """Return half the 95% interval of the mean rate, relative to it."""
+    return 1.96 * math.sqrt(observation.variance / observation.count) / observation.samples_per_s
