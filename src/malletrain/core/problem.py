@@ -6,7 +6,7 @@ who solves it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +23,7 @@ class Cell:
     nodes: int
     node_class: str = ""
     group: str = ""
-    #: How long they are likely to stay; None where nothing is known.
+    #: How long they are likely to stay; None where nothing is known, which counts as for good.
     lifetime_s: float | None = None
     #: Throughput of a node of this class over that of the reference class.
     speed: float = 1.0
@@ -92,14 +92,41 @@ class Allocator(Protocol):
     def allocate(self, problem: Problem) -> Allocation: ...
 
 
+def cells_worth(problem: Problem, claim: Claim, by_cell: Sequence[int]) -> float:
+    """Return what nodes of these cells are worth to the claim.
+
+    What n nodes gain over none, `values[n] - values[0]`, is shared equally among them; a node
+    keeps of its share the part of the horizon that it is likely to stay, times its class's speed.
+    """
+    count = sum(by_cell)
+    worth_of_none = float(claim.values[0])
+    if count == 0:
+        return worth_of_none
+    used = sum(
+        nodes * cell_yield(problem, cell)
+        for nodes, cell in zip(by_cell, problem.cells, strict=True)
+    )
+    return worth_of_none + (float(claim.values[count]) - worth_of_none) * used / count
+
+
+def cell_yield(problem: Problem, cell: Cell) -> float:
+    """Return what a node of the cell yields, relative to a reference node that stays."""
+    if cell.lifetime_s is None:
+        return cell.speed
+    return cell.speed * min(1.0, max(0.0, cell.lifetime_s) / problem.horizon_s)
+
+
 def checked(problem: Problem, allocation: Allocation) -> Allocation:
     """Return the allocation if it fits the problem.
 
     Raises:
-        InvariantError: a count is out of its job's bounds, too many nodes are given away, or the
-            stated value is not what the counts are worth. Solvers that work with continuous
-            helper variables have returned such answers after rounding.
+        InvariantError: a count is out of its job's bounds, more nodes, quota or power is given
+            away than there is, a job would have to migrate or mix classes, or the stated value is
+            not what the allocation is worth. Solvers that work with continuous helper variables
+            have returned such answers after rounding.
     """
+    if allocation.counts.keys() != {claim.job_id for claim in problem.claims}:
+        raise InvariantError("the allocator's answer is not for the jobs of its problem")
     total = 0
     value = 0.0
     for claim in problem.claims:
@@ -110,11 +137,68 @@ def checked(problem: Problem, allocation: Allocation) -> Allocation:
                 f"outside {claim.min_nodes}..{claim.max_nodes}"
             )
         total += count
-        value += float(claim.values[count])
+        if problem.cells:
+            by_cell = allocation.by_cell.get(claim.job_id, ())
+            _check_cells_of_job(problem, claim, by_cell, count)
+            value += cells_worth(problem, claim, by_cell)
+        else:
+            value += float(claim.values[count])
     if total > problem.nodes:
         raise InvariantError(f"allocator gave away {total} nodes of {problem.nodes}")
-    if not problem.cells and abs(value - allocation.value) > 1e-6 * max(1.0, abs(value)):
+    _check_quotas(problem, allocation)
+    _check_supply_of_cells(problem, allocation)
+    tolerance = 1e-6 * max(1.0, abs(value))
+    if abs(value - allocation.value) > tolerance:
         raise InvariantError(
-            f"allocator states a value of {allocation.value}, its counts are worth {value}"
+            f"allocator states a value of {allocation.value}, its answer is worth {value}"
+        )
+    if allocation.bound < value - tolerance:
+        raise InvariantError(
+            f"allocator states a bound of {allocation.bound}, its answer is worth {value}"
         )
     return allocation
+
+
+def _check_cells_of_job(
+    problem: Problem, claim: Claim, by_cell: tuple[int, ...], count: int
+) -> None:
+    if len(by_cell) != len(problem.cells) or sum(by_cell) != count or min(by_cell) < 0:
+        raise InvariantError(f"allocator gave {claim.job_id} {count} nodes, by cell {by_cell}")
+    classes = {cell.node_class for nodes, cell in zip(by_cell, problem.cells, strict=True) if nodes}
+    if len(classes) > 1:
+        raise InvariantError(f"allocator gave {claim.job_id} nodes of {sorted(classes)}, not one")
+    present = claim.current_by_cell or (0,) * len(problem.cells)
+    grown = sum(new > old for new, old in zip(by_cell, present, strict=True))
+    shrunk = sum(new < old for new, old in zip(by_cell, present, strict=True))
+    if grown and shrunk:
+        raise InvariantError(f"allocator moved {claim.job_id} from {present} to {by_cell} by cell")
+
+
+def _check_quotas(problem: Problem, allocation: Allocation) -> None:
+    if not problem.quotas:
+        return
+    used = dict.fromkeys(problem.quotas, 0)
+    for claim in problem.claims:
+        if claim.owner in used:
+            used[claim.owner] += allocation.counts[claim.job_id]
+    for owner, nodes in used.items():
+        if nodes > problem.quotas[owner]:
+            raise InvariantError(
+                f"allocator gave {owner} {nodes} nodes, the quota is {problem.quotas[owner]}"
+            )
+
+
+def _check_supply_of_cells(problem: Problem, allocation: Allocation) -> None:
+    if not problem.cells:
+        return
+    power_w = 0.0
+    for index, cell in enumerate(problem.cells):
+        used = sum(by_cell[index] for by_cell in allocation.by_cell.values())
+        power_w += used * cell.power_w
+        if used > cell.nodes:
+            raise InvariantError(
+                f"allocator gave away {used} of {cell.nodes} nodes of {cell.node_class!r} "
+                f"in {cell.group!r}"
+            )
+    if problem.power_cap_w is not None and power_w > problem.power_cap_w * (1 + 1e-9):
+        raise InvariantError(f"allocator would draw {power_w} W of {problem.power_cap_w} W")
