@@ -25,6 +25,8 @@ class Node(Struct, frozen=True):
     expected_end_at_s: float | None = None
     #: Set once its leave is announced: no job may be given it from then on.
     leaving_at_s: float | None = None
+    #: We have said that nobody uses it any more.
+    is_released: bool = False
 
 
 class JobKind(enum.Enum):
@@ -135,11 +137,15 @@ class Job(Struct, frozen=True):
     node_ids: tuple[str, ...] = ()
     #: The newest generation number ever ordered; 0 before the first start.
     generation: int = 0
+    #: The generation that trains, or trained last.
+    running_generation: int = 0
     rescaling: Rescaling | None = None
     #: A member of the running generation died: survivors stand still until the next generation.
     is_broken: bool = False
     pin: Pin | None = None
     done_samples: float = 0.0
+    #: What the newest durable checkpoint holds.
+    saved_samples: float = 0.0
     loss: float | None = None
     #: As last reported by the running generation; 0 where it has not reported.
     samples_per_s: float = 0.0
@@ -199,6 +205,8 @@ class Cluster(Struct, frozen=True):
     #: By model key.
     rescale_costs: dict[str, RescaleCost] = field(default_factory=dict)
     stability: Stability = Stability()
+    #: The next time that was asked for by `WakeAt`.
+    wake_at_s: float | None = None
     ledger: Ledger = Ledger()
 
     @property

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from malletrain.core.ledger import JobLedger, NodeSeconds
+from malletrain.core.ledger import NodeSeconds
+from malletrain.core.metrics import job_ledger, totals
 from malletrain.core.model import Cluster, Job, Node
 
 
@@ -87,7 +89,7 @@ def node_view(node: Node, job: Job | None) -> NodeView:
 
 
 def job_view(job: Job, cluster: Cluster) -> JobView:
-    ledger = cluster.ledger.jobs.get(job.spec.id, JobLedger())
+    ledger = job_ledger(cluster, job.spec.id)
     curve = cluster.curves.get(job.spec.model_key)
     return JobView(
         id=job.spec.id,
@@ -121,6 +123,7 @@ def job_view(job: Job, cluster: Cluster) -> JobView:
 def cluster_view(
     cluster: Cluster, now_s: float, decision: DecisionView | None, counters: dict[str, int]
 ) -> ClusterView:
+    cluster = replace(cluster, now_s=max(now_s, cluster.now_s))
     owners = cluster.owners
     jobs = tuple(job_view(job, cluster) for job in cluster.jobs.values())
     nodes = tuple(
@@ -128,11 +131,11 @@ def cluster_view(
         for node in cluster.nodes.values()
     )
     return ClusterView(
-        now_s=now_s,
+        now_s=cluster.now_s,
         nodes=nodes,
         jobs=jobs,
         samples_per_s=sum(job.samples_per_s for job in jobs),
-        node_s=cluster.ledger.node_s,
+        node_s=totals(cluster),
         decision=decision,
         counters=counters,
     )

@@ -1,0 +1,409 @@
+"""What an event makes of the state: `(cluster, event) -> cluster`.
+
+Total and pure: an event about something unknown or of an old generation changes nothing but the
+time, so late and repeated messages are harmless, and replaying a journal rebuilds the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from malletrain.core import horizon, metrics, rescale_cost, scalability
+from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
+from malletrain.core.events import (
+    AnyEvent,
+    CheckpointSaved,
+    DecisionTaken,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobNoted,
+    JobResumed,
+    JobSubmitted,
+    JobSuspended,
+    NodesJoined,
+    NodesLeaving,
+    NodesLost,
+    ProgressReported,
+    RescaleDone,
+    RescaleFailed,
+    WokeUp,
+    WorkersLost,
+)
+from malletrain.core.ledger import JobLedger
+from malletrain.core.model import Cluster, Job, Phase, Pin, Rescaling, Scalability
+from malletrain.core.settings import CoreSettings
+from malletrain.errors import InvariantError
+
+
+def apply(cluster: Cluster, event: AnyEvent, settings: CoreSettings) -> Cluster:
+    """Return the state after the event. Time never runs backwards: late events count as now."""
+    cluster = replace(cluster, now_s=max(cluster.now_s, event.at_s))
+    return _HANDLERS[type(event)](cluster, event, settings)
+
+
+def check(cluster: Cluster) -> None:
+    """Raise if the state breaks a rule that must hold after every event.
+
+    Raises:
+        InvariantError: a node held twice or unknown, or a ledger that does not add up.
+    """
+    seen: dict[str, str] = {}
+    for job_id, job in cluster.jobs.items():
+        for node_id in job.held_node_ids:
+            if node_id in seen:
+                raise InvariantError(f"{node_id} is held by {seen[node_id]} and {job_id}")
+            if node_id not in cluster.nodes:
+                raise InvariantError(f"{job_id} holds {node_id}, which is not there")
+            seen[node_id] = job_id
+    totals = metrics.totals(cluster)
+    tolerance = 1e-6 * max(1.0, totals.offered)
+    parts = (totals.training, totals.rescaling, totals.profiling, totals.preempted, totals.idle)
+    if min(parts) < -tolerance:
+        raise InvariantError(f"the ledger has a negative entry: {totals}")
+
+
+# -- changing one job ------------------------------------------------------------------------------
+
+
+def _with_job(
+    cluster: Cluster, job: Job, book: Callable[[JobLedger], JobLedger] | None = None
+) -> Cluster:
+    """Put the changed job in, after charging it for what it held until now."""
+    job_id = job.spec.id
+    entry = metrics.charged(cluster.ledger.jobs[job_id], cluster.jobs[job_id], cluster.now_s)
+    if book:
+        entry = book(entry)
+    ledger = replace(cluster.ledger, jobs={**cluster.ledger.jobs, job_id: entry})
+    return replace(cluster, jobs={**cluster.jobs, job_id: job}, ledger=ledger)
+
+
+def _observe_stability(
+    before: Cluster, after: Cluster, changes: int, settings: CoreSettings
+) -> Cluster:
+    """Count allocations that ended now, and the time that those of `before` have stood."""
+    running = sum(1 for job in before.jobs.values() if job.node_ids)
+    stability = horizon.observe(before.stability, after.now_s, running, changes, settings.horizon)
+    return replace(after, stability=stability)
+
+
+def _end(cluster: Cluster, job: Job, phase: Phase, note: str = "") -> Cluster:
+    ended = replace(job, phase=phase, ended_at_s=cluster.now_s, note=note or job.note, pin=None)
+    return _with_job(cluster, ended)
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+def _nodes_joined(cluster: Cluster, event: NodesJoined, _settings: CoreSettings) -> Cluster:
+    new = {node.id: node for node in event.nodes if node.id not in cluster.nodes}
+    if not new:
+        return cluster
+    cluster = metrics.charge_offer(cluster, cluster.now_s)
+    return replace(cluster, nodes={**cluster.nodes, **new})
+
+
+def _nodes_leaving(cluster: Cluster, event: NodesLeaving, _settings: CoreSettings) -> Cluster:
+    leaving = {
+        node_id: replace(cluster.nodes[node_id], leaving_at_s=event.deadline_at_s)
+        for node_id in event.node_ids
+        if node_id in cluster.nodes
+    }
+    return replace(cluster, nodes={**cluster.nodes, **leaving}) if leaving else cluster
+
+
+def _nodes_lost(cluster: Cluster, event: NodesLost, settings: CoreSettings) -> Cluster:
+    lost = set(event.node_ids) & cluster.nodes.keys()
+    if not lost:
+        return cluster
+    before, losses = cluster, 0
+    for job in before.jobs.values():
+        if lost.isdisjoint(job.held_node_ids):
+            continue
+        is_hit = not lost.isdisjoint(job.node_ids)
+        losses += is_hit
+        cluster = _with_job(cluster, _without_nodes(job, lost), _count_loss if is_hit else None)
+    cluster = metrics.charge_offer(cluster, cluster.now_s)
+    nodes = {node_id: node for node_id, node in cluster.nodes.items() if node_id not in lost}
+    return _observe_stability(before, replace(cluster, nodes=nodes), losses, settings)
+
+
+def _count_loss(entry: JobLedger) -> JobLedger:
+    return replace(entry, losses=entry.losses + 1)
+
+
+def _without_nodes(job: Job, lost: set[str]) -> Job:
+    """Take nodes from a job; where members were among them, the others stand still."""
+    members = tuple(node_id for node_id in job.node_ids if node_id not in lost)
+    if job.rescaling and job.rescaling.node_ids:
+        joining = tuple(node_id for node_id in job.rescaling.node_ids if node_id not in lost)
+        rescaling = replace(job.rescaling, node_ids=joining) if joining else None
+    else:
+        rescaling = job.rescaling
+    if len(members) == len(job.node_ids):
+        return replace(job, rescaling=rescaling)
+    is_ending = rescaling is not None and not rescaling.node_ids
+    if members and not is_ending:
+        # The order under way was for members that are no more: the next decision makes a new one.
+        return replace(job, node_ids=members, rescaling=None, is_broken=True, samples_per_s=0.0)
+    return replace(job, node_ids=members, rescaling=rescaling, is_broken=False, samples_per_s=0.0)
+
+
+# -- what users ask --------------------------------------------------------------------------------
+
+
+def _job_submitted(cluster: Cluster, event: JobSubmitted, _settings: CoreSettings) -> Cluster:
+    job_id = event.spec.id
+    if job_id in cluster.jobs:
+        return cluster
+    job = Job(event.spec, submitted_at_s=cluster.now_s)
+    entry = JobLedger(charged_at_s=cluster.now_s)
+    ledger = replace(cluster.ledger, jobs={**cluster.ledger.jobs, job_id: entry})
+    return replace(cluster, jobs={**cluster.jobs, job_id: job}, ledger=ledger)
+
+
+def _job_cancelled(cluster: Cluster, event: JobCancelled, _settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.is_over:
+        return cluster
+    return _end(cluster, job, Phase.CANCELLED)
+
+
+def _job_suspended(cluster: Cluster, event: JobSuspended, _settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.phase is not Phase.ACTIVE:
+        return cluster
+    return _with_job(cluster, replace(job, phase=Phase.SUSPENDED, pin=None))
+
+
+def _job_resumed(cluster: Cluster, event: JobResumed, _settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.phase is not Phase.SUSPENDED:
+        return cluster
+    return _with_job(cluster, replace(job, phase=Phase.ACTIVE))
+
+
+# -- what became of our orders ---------------------------------------------------------------------
+
+
+def _decision_taken(cluster: Cluster, event: DecisionTaken, _settings: CoreSettings) -> Cluster:
+    for action in event.actions:
+        match action:
+            case Rescale(job_id, generation, node_ids):
+                cluster = _ordered(cluster, job_id, generation, node_ids)
+            case Stop(job_id, generation):
+                cluster = _ordered(cluster, job_id, generation, ())
+            case ReleaseNodes(node_ids):
+                released = {n: replace(cluster.nodes[n], is_released=True) for n in node_ids}
+                cluster = replace(cluster, nodes={**cluster.nodes, **released})
+            case WakeAt(at_s):
+                cluster = replace(cluster, wake_at_s=at_s)
+    return _with_pins(cluster, event.pins)
+
+
+def _ordered(cluster: Cluster, job_id: str, generation: int, node_ids: tuple[str, ...]) -> Cluster:
+    rescaling = Rescaling(generation, node_ids, cluster.now_s)
+    job = replace(cluster.jobs[job_id], generation=generation, rescaling=rescaling)
+    return _with_job(cluster, job)
+
+
+def _with_pins(cluster: Cluster, pins: dict[str, Pin]) -> Cluster:
+    for job_id, job in cluster.jobs.items():
+        pin = pins.get(job_id)
+        if job.pin != pin:
+            cluster = _with_job(cluster, replace(cluster.jobs[job_id], pin=pin))
+    return cluster
+
+
+def _rescale_done(cluster: Cluster, event: RescaleDone, settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.rescaling is None or job.rescaling.generation != event.generation:
+        return cluster
+    members = tuple(node_id for node_id in event.node_ids if node_id in cluster.nodes)
+    before, after = len(job.node_ids), len(members)
+    done = replace(
+        job,
+        node_ids=members,
+        running_generation=event.generation,
+        rescaling=None,
+        is_broken=len(members) < len(event.node_ids),
+        done_samples=event.samples if members else job.done_samples,
+        samples_per_s=0.0,
+    )
+
+    def book(entry: JobLedger) -> JobLedger:
+        redone = job.done_samples - event.samples if members else 0.0
+        if redone > 0:
+            entry = metrics.rolled_back(entry, redone, job.done_samples - job.saved_samples)
+        if before and after:
+            entry = metrics.stalled(entry, event.stall_s, min(before, after))
+        ups, downs = int(after > before), int(after < before)
+        return replace(
+            entry, scale_ups=entry.scale_ups + ups, scale_downs=entry.scale_downs + downs
+        )
+
+    was_planned = before > 0 and not job.is_broken
+    changed = _with_job(cluster, done, book)
+    if was_planned and after and after != before:
+        key = job.spec.model_key
+        learned = rescale_cost.learn(
+            cluster.rescale_costs.get(key), after > before, event.stall_s, settings.prior
+        )
+        changed = replace(changed, rescale_costs={**cluster.rescale_costs, key: learned})
+    return _observe_stability(cluster, changed, int(was_planned), settings)
+
+
+def _rescale_failed(cluster: Cluster, event: RescaleFailed, settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.rescaling is None or job.rescaling.generation != event.generation:
+        return cluster
+    members = tuple(node_id for node_id in event.node_ids if node_id in job.node_ids)
+    failed = replace(
+        job,
+        node_ids=members,
+        rescaling=None,
+        is_broken=bool(members) and (event.is_group_dead or job.is_broken),
+        note=event.reason,
+    )
+    if event.is_job_fault:
+        return _count_failure(cluster, failed, event.generation, event.reason, settings)
+    return _with_job(cluster, failed)
+
+
+def _workers_lost(cluster: Cluster, event: WorkersLost, settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or event.generation != job.running_generation:
+        return cluster
+    lost = set(event.node_ids) & set(job.node_ids)
+    if not lost:
+        return cluster
+    return _count_failure(
+        cluster, _without_nodes(job, lost), event.generation, event.reason, settings
+    )
+
+
+def _count_failure(
+    cluster: Cluster, job: Job, generation: int, reason: str, settings: CoreSettings
+) -> Cluster:
+    """Count one failure a generation, back off, and give the job up after too many."""
+    job = replace(job, note=reason)
+    if job.is_over or job.failed_generation == generation:
+        return _with_job(cluster, job)
+    restart = settings.restart
+    failures = job.failures + 1
+    backoff_s = restart.first_backoff_s * restart.backoff_factor**job.failures
+    job = replace(
+        job,
+        failures=failures,
+        failed_generation=generation,
+        failed_at_samples=job.done_samples,
+        retry_at_s=cluster.now_s + backoff_s,
+    )
+    if failures > restart.max_failures:
+        note = f"given up after {failures} failures without progress; the last: {reason}"
+        return _end(cluster, job, Phase.FAILED, note)
+    return _with_job(cluster, job)
+
+
+# -- what jobs report ------------------------------------------------------------------------------
+
+
+def _progress_reported(
+    cluster: Cluster, event: ProgressReported, _settings: CoreSettings
+) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or event.generation != job.running_generation or job.is_over:
+        return cluster
+    has_recovered = event.samples > job.failed_at_samples
+    job = replace(
+        job,
+        done_samples=max(job.done_samples, event.samples),
+        loss=job.loss if event.loss is None else event.loss,
+        samples_per_s=event.samples_per_s if event.steps else job.samples_per_s,
+        failures=0 if has_recovered else job.failures,
+    )
+    cluster = replace(cluster, jobs={**cluster.jobs, event.job_id: job})
+    if event.steps <= 0 or event.nodes != len(job.node_ids):
+        return cluster
+    key = job.spec.model_key
+    known = cluster.curves.get(key, Scalability())
+    observed = scalability.observe(
+        known, event.nodes, event.samples_per_s, event.variance, event.steps
+    )
+    return replace(cluster, curves={**cluster.curves, key: observed})
+
+
+def _checkpoint_saved(cluster: Cluster, event: CheckpointSaved, _settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or event.samples < job.saved_samples:
+        return cluster
+    return _with_job(cluster, replace(job, saved_samples=event.samples), metrics.saved)
+
+
+def _job_noted(cluster: Cluster, event: JobNoted, _settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    return _with_job(cluster, replace(job, note=event.note)) if job else cluster
+
+
+def _job_finished(cluster: Cluster, event: JobFinished, settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.is_over:
+        return cluster
+    finished = _end(cluster, job, Phase.FINISHED)
+    # Its workers have all ended by themselves: it holds nothing any more.
+    ended = replace(
+        finished.jobs[event.job_id],
+        node_ids=(),
+        rescaling=None,
+        is_broken=False,
+        done_samples=max(job.done_samples, event.samples),
+        samples_per_s=0.0,
+    )
+    return _observe_stability(cluster, _with_job(finished, ended), 1, settings)
+
+
+def _job_failed(cluster: Cluster, event: JobFailed, _settings: CoreSettings) -> Cluster:
+    job = cluster.jobs.get(event.job_id)
+    if job is None or job.is_over:
+        return cluster
+    return _end(cluster, job, Phase.FAILED, event.reason)
+
+
+def _woke_up(cluster: Cluster, event: WokeUp, _settings: CoreSettings) -> Cluster:
+    if cluster.wake_at_s is not None and event.at_s >= cluster.wake_at_s:
+        return replace(cluster, wake_at_s=None)
+    return cluster
+
+
+_HANDLERS: dict[type, Callable[[Cluster, Any, CoreSettings], Cluster]] = {
+    NodesJoined: _nodes_joined,
+    NodesLeaving: _nodes_leaving,
+    NodesLost: _nodes_lost,
+    JobSubmitted: _job_submitted,
+    JobCancelled: _job_cancelled,
+    JobSuspended: _job_suspended,
+    JobResumed: _job_resumed,
+    WorkersLost: _workers_lost,
+    RescaleDone: _rescale_done,
+    RescaleFailed: _rescale_failed,
+    ProgressReported: _progress_reported,
+    CheckpointSaved: _checkpoint_saved,
+    JobNoted: _job_noted,
+    JobFinished: _job_finished,
+    JobFailed: _job_failed,
+    DecisionTaken: _decision_taken,
+    WokeUp: _woke_up,
+}
+
+
+def replay(
+    events: Iterable[AnyEvent], settings: CoreSettings, cluster: Cluster | None = None
+) -> Cluster:
+    """Rebuild the state from a journal."""
+    state = cluster or Cluster()
+    for event in events:
+        state = apply(state, event, settings)
+    return state

@@ -1,0 +1,103 @@
+"""Why a job has the nodes it has, and what it would do with more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malletrain.core import advisor
+from malletrain.core.decide import problem_of
+from malletrain.core.model import Activity, Cluster, Job
+from malletrain.core.problem import Allocator, Claim, Problem
+from malletrain.core.reasons import nodes_word
+from malletrain.core.scalability import Curve, curve_for
+from malletrain.core.settings import CoreSettings
+
+
+def explain(cluster: Cluster, job_id: str, settings: CoreSettings, allocator: Allocator) -> str:
+    """Answer in a few lines of plain words, from the state and the allocator alone."""
+    job = cluster.jobs[job_id]
+    lines = [_situation(cluster, job)]
+    if job.note:
+        lines.append(f"Note: {job.note}")
+    if job.is_over:
+        return "\n".join(lines)
+    most = max(job.spec.max_nodes, 1)
+    curve = curve_for(cluster, job, settings)
+    lines.append(_what_is_known(cluster, job, curve))
+    lines.append(advisor.explain(job, cluster, settings))
+    lines += _what_more_would_do(job, curve, most)
+    lines += _why_not_more(cluster, job, settings, allocator)
+    return "\n".join(line for line in lines if line)
+
+
+def _situation(cluster: Cluster, job: Job) -> str:
+    name = job.spec.name
+    if job.activity is Activity.OVER:
+        return f"{name} is {job.phase.value}: {job.done_samples:,.0f} samples trained."
+    words = f"{name} is {job.activity.value} on {nodes_word(len(job.node_ids))}"
+    words += f" (it may have {job.spec.min_nodes} to {job.spec.max_nodes})"
+    if job.rescaling and job.rescaling.node_ids:
+        words += f", on its way to {nodes_word(len(job.rescaling.node_ids))}"
+    if job.activity is Activity.WAITING and job.retry_at_s > cluster.now_s:
+        wait_s = job.retry_at_s - cluster.now_s
+        words += f", it backs off for {wait_s:.0f} s after {job.failures} failures"
+    return words + "."
+
+
+def _what_is_known(cluster: Cluster, job: Job, curve: Curve) -> str:
+    known = cluster.curves.get(job.spec.model_key)
+    measured = [o.nodes for o in known.observations] if known else []
+    if not measured:
+        return "Nothing was measured of its scaling yet: a wide prior stands in."
+    scales = ", ".join(str(nodes) for nodes in measured)
+    low, high = curve.interval(job.spec.max_nodes)
+    n = job.spec.max_nodes
+    return (
+        f"Measured at {scales} nodes; at {n} it is believed to train "
+        f"{low[n]:,.0f} to {high[n]:,.0f} samples/s (95%)."
+    )
+
+
+def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
+    now = len(job.node_ids)
+    if now >= most:
+        return ["It has as many nodes as it may have."]
+    rates = curve.rates(most)
+    scales = sorted({now + 1, min(2 * max(now, 1), most), most})
+    gains = ", ".join(f"{n}: {rates[n] - rates[now]:+,.0f}" for n in scales)
+    return [f"With more nodes it would gain, in samples/s: {gains}."]
+
+
+def _why_not_more(
+    cluster: Cluster, job: Job, settings: CoreSettings, allocator: Allocator
+) -> list[str]:
+    problem = problem_of(cluster, settings)
+    claim = _claim(problem, job.spec.id)
+    if problem is None or claim is None:
+        return []
+    best = allocator.allocate(problem)
+    given = best.counts[claim.job_id]
+    lines = [f"The allocator gives it {given} of {nodes_word(problem.nodes)} now."]
+    if given >= claim.max_nodes or max(given + 1, claim.min_nodes) > problem.nodes:
+        return lines
+    forced = allocator.allocate(_with_minimum(problem, claim, given + 1))
+    if forced.counts[claim.job_id] == 0:
+        return lines
+    own = float(claim.values[forced.counts[claim.job_id]] - claim.values[given])
+    others = best.value - forced.value + own
+    lines.append(
+        f"With {forced.counts[claim.job_id]} nodes it would be worth {own:,.4g} more over the next "
+        f"{problem.horizon_s:.0f} s, and cost the other jobs {others:,.4g}."
+    )
+    return lines
+
+
+def _claim(problem: Problem | None, job_id: str) -> Claim | None:
+    claims = problem.claims if problem else ()
+    return next((claim for claim in claims if claim.job_id == job_id), None)
+
+
+def _with_minimum(problem: Problem, claim: Claim, nodes: int) -> Problem:
+    forced = replace(claim, min_nodes=nodes)
+    claims = tuple(forced if other is claim else other for other in problem.claims)
+    return replace(problem, claims=claims)
