@@ -15,6 +15,14 @@ class UserError(MalleTrainError):
     """The request cannot be served as it is; the message says what to change."""
 
 
+class UsageError(UserError):
+    """The command line or the request asks for something that cannot be."""
+
+
+class NoControllerError(UserError):
+    """No controller answers for the state directory."""
+
+
 class ConfigError(UserError):
     """The configuration file is wrong: which key, what it has, what it may have."""
 
