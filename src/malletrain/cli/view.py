@@ -66,7 +66,7 @@ def cluster_screen(
 
 def _header(view: ClusterView, width: int) -> Text:
     leaving = sum(node.state == "leaving" for node in view.nodes)
-    nodes = f"{usage(view).used_nodes:,} of {words.count(len(view.nodes), 'node')} used"
+    nodes = f"{usage(view).used_nodes:,}/{words.count(len(view.nodes), 'node')} used"
     if leaving:
         nodes += f", {leaving:,} leaving"
     populations = Counter(_population(job) for job in view.jobs)
