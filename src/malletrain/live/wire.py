@@ -26,6 +26,7 @@ there is one.
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import msgspec
@@ -36,6 +37,14 @@ from malletrain.errors import WireError
 
 PROTOCOL = 1
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+#: A worker's environment: where its agent listens, who it is, and the proof that it is.
+SOCKET_ENV = "MALLETRAIN_SOCKET"
+JOB_ID_ENV = "MALLETRAIN_JOB_ID"
+WORKER_ID_ENV = "MALLETRAIN_WORKER_ID"
+SECRET_ENV = "MALLETRAIN_SECRET"  # noqa: S105 - the variable's name, not a secret
+#: At this signal a worker writes every thread's stack to its log (`faulthandler.register`).
+STACK_SIGNAL = signal.SIGUSR2
 
 
 class Message(Struct, frozen=True, tag=True, kw_only=True):
