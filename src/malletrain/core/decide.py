@@ -31,7 +31,11 @@ def problem_of(cluster: Cluster, settings: CoreSettings) -> Problem | None:
         return None
     horizon_s = _horizon_s(cluster, jobs, settings)
     claims = tuple(claim_of(cluster, job, horizon_s, settings) for job in jobs)
-    return Problem(claims, max(0, supply), horizon_s, quotas=settings.quotas)
+    quotas = dict(settings.quotas)
+    for job_id, pin in pins.items():
+        if (owner := cluster.jobs[job_id].spec.owner) in quotas:
+            quotas[owner] -= pin.nodes
+    return Problem(claims, supply, horizon_s, quotas=quotas)
 
 
 def claim_of(cluster: Cluster, job: Job, horizon_s: float, settings: CoreSettings) -> Claim:
@@ -239,7 +243,8 @@ def _is_leaving_unreleased(node: Node) -> bool:
 def _next_wake(cluster: Cluster, pins: dict[str, Pin], settings: CoreSettings) -> WakeAt | None:
     """Ask to be woken for the next back-off or measuring budget that ends."""
     times = [job.retry_at_s for job in cluster.jobs.values() if job.phase is Phase.ACTIVE]
-    times += [pin.since_s + settings.advisor.budget_s for pin in pins.values()]
+    if (ends_at_s := advisor.measuring_ends_at_s(pins, settings.advisor)) is not None:
+        times.append(ends_at_s)
     at_s = min((t for t in times if t > cluster.now_s), default=None)
     if at_s is None or (cluster.wake_at_s is not None and cluster.wake_at_s <= at_s):
         return None

@@ -1,0 +1,281 @@
+"""Stories over the core: events in, actions out. `World` checks every state on the way."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.core.world import World, spec
+
+from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
+from malletrain.core.apply import apply, replay
+from malletrain.core.events import (
+    AnyEvent,
+    CheckpointSaved,
+    JobCancelled,
+    JobFinished,
+    JobResumed,
+    JobSuspended,
+    NodesLost,
+    ProgressReported,
+    RescaleDone,
+    RescaleFailed,
+    WokeUp,
+    WorkersLost,
+)
+from malletrain.core.metrics import totals
+from malletrain.core.model import Activity, Phase
+from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings, RestartSettings
+
+STATIC = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.STATIC))
+
+
+@pytest.fixture
+def world() -> World:
+    return World(STATIC)
+
+
+def test_a_job_gets_all_nodes_that_it_may_have(world: World) -> None:
+    world.join("a1", "a2", "b1")
+    decision = world.submit(spec("job", most=2))
+    assert decision.actions == (Rescale("job", 1, ("a1", "a2")),)
+    assert "job submitted" in decision.reason
+    assert "0 -> 2 nodes" in decision.reason
+    assert world.job("job").activity is Activity.TRAINING
+
+
+def test_a_job_below_its_minimum_waits(world: World) -> None:
+    world.submit(spec("job", least=2))
+    assert world.join("a1").actions == ()
+    assert world.job("job").activity is Activity.WAITING
+    world.join("a2")
+    assert world.job("job").node_ids == ("a1", "a2")
+
+
+def test_two_jobs_share_and_one_grows_when_the_other_ends(world: World) -> None:
+    world.join("a1", "a2", "a3", "a4")
+    world.submit(spec("one"), spec("two"))
+    assert len(world.job("one").node_ids) == len(world.job("two").node_ids) == 2
+    world.feed(JobFinished(at_s=10.0, job_id="one", samples=1000.0))
+    assert world.job("one").phase is Phase.FINISHED
+    assert len(world.job("two").node_ids) == 4
+
+
+def test_leaving_nodes_are_vacated_and_given_back_before_the_deadline(world: World) -> None:
+    world.join("a1", "a2")
+    world.submit(spec("job"))
+    world.is_patient = True
+    decision = world.leave("a2")
+    assert decision.actions == (Rescale("job", 2, ("a1",)),)
+    assert "a2" in world.cluster.nodes
+    released = world.feed(
+        RescaleDone(
+            at_s=1.0, job_id="job", generation=2, node_ids=("a1",), stall_s=0.01, samples=0.0
+        )
+    )
+    assert released.actions == (ReleaseNodes(("a2",)),)
+    assert set(world.cluster.nodes) == {"a1"}
+
+
+def test_a_free_leaving_node_is_given_back_once(world: World) -> None:
+    world.join("a1")
+    decision = world.leave("a1")
+    assert decision.actions == (ReleaseNodes(("a1",)),)
+    assert world.cluster.nodes == {}
+
+
+def test_survivors_of_a_loss_go_on_at_once_and_grow_later(world: World) -> None:
+    world.join("a1", "a2", "a3", "a4")
+    world.submit(spec("job", most=3))
+    assert world.job("job").node_ids == ("a1", "a2", "a3")
+    world.is_patient = True
+    decision = world.lose("a2")
+    # Not together with a4: it would have to warm up while the survivors stand still.
+    assert decision.actions == (Rescale("job", 2, ("a1", "a3")),)
+    assert world.job("job").activity is Activity.RECOVERING
+    world.finish()
+    assert world.job("job").node_ids == ("a1", "a3", "a4")
+    assert world.cluster.ledger.jobs["job"].losses == 1
+
+
+def test_a_job_that_loses_all_its_nodes_waits_and_comes_back_from_its_checkpoint(
+    world: World,
+) -> None:
+    world.join("a1", "a2")
+    world.submit(spec("job"))
+    world.train(10.0)
+    world.feed(CheckpointSaved(at_s=world.now_s, job_id="job", samples=2000.0))
+    world.train(5.0)
+    done = world.job("job").done_samples
+    world.lose("a1", "a2")
+    assert world.job("job").activity is Activity.WAITING
+    world.is_patient = True
+    world.join("b1", at_s=100.0)
+    assert world.job("job").activity is Activity.STARTING
+    world.feed(
+        RescaleDone(
+            at_s=101.0, job_id="job", generation=2, node_ids=("b1",), stall_s=0.0, samples=2000.0
+        )
+    )
+    ledger = world.cluster.ledger.jobs["job"]
+    assert ledger.redone_samples == done - 2000.0
+    # Two nodes trained 5 s for nothing.
+    assert ledger.node_s.preempted == pytest.approx(10.0)
+    assert world.job("job").done_samples == 2000.0
+
+
+def test_no_node_at_all_and_no_job_at_all_are_fine(world: World) -> None:
+    assert world.feed(WokeUp(at_s=1.0)).actions == ()
+    world.submit(spec("job"))
+    world.join("a1")
+    world.lose("a1")
+    assert world.job("job").activity is Activity.WAITING
+
+
+def test_suspend_saves_and_frees_and_resume_starts_again(world: World) -> None:
+    world.join("a1")
+    world.submit(spec("job"))
+    decision = world.feed(JobSuspended(at_s=1.0, job_id="job"))
+    assert decision.actions == (Rescale("job", 2, ()),)
+    assert world.job("job").held_node_ids == ()
+    world.feed(JobResumed(at_s=2.0, job_id="job"))
+    assert world.job("job").node_ids == ("a1",)
+
+
+def test_cancel_stops_and_the_nodes_go_to_others(world: World) -> None:
+    world.join("a1")
+    world.submit(spec("one"))
+    world.submit(spec("two"))
+    decision = world.feed(JobCancelled(at_s=1.0, job_id="one"))
+    assert decision.actions[0] == Stop("one", 2)
+    assert world.job("one").phase is Phase.CANCELLED
+    assert world.job("two").node_ids == ("a1",)
+
+
+def test_a_grown_job_waits_until_the_shrinking_one_has_left(world: World) -> None:
+    world.join("a1", "a2", "a3", "a4")
+    world.submit(spec("slow", most=4))
+    world.truth = {"slow": {4: 110.0, 2: 100.0, 1: 90.0}}
+    world.train(60.0)
+    world.is_patient = True
+    decision = world.submit(spec("new", most=4))
+    assert [type(action) for action in decision.actions] == [Rescale]
+    assert decision.actions[0].job_id == "slow"
+    world.finish()
+    assert len(world.job("new").node_ids) == 4 - len(world.job("slow").node_ids)
+    # It grew once, when all were there.
+    assert world.job("new").generation == 1
+
+
+def test_a_failing_script_backs_off_and_is_given_up_with_its_reason() -> None:
+    settings = CoreSettings(
+        advisor=AdvisorSettings(kind=AdvisorKind.STATIC),
+        restart=RestartSettings(max_failures=1, first_backoff_s=2.0),
+    )
+    world = World(settings, is_patient=True)
+    world.join("a1")
+    world.submit(spec("job"))
+    world.submit(spec("other"))
+
+    def fail(generation: int) -> RescaleFailed:
+        return RescaleFailed(
+            at_s=world.now_s,
+            job_id="job",
+            generation=generation,
+            reason="exited with 1",
+            node_ids=(),
+            is_job_fault=True,
+        )
+
+    decision = world.feed(fail(1))
+    assert world.job("job").failures == 1
+    # While it backs off the node serves the other job.
+    assert Rescale("other", 1, ("a1",)) in decision.actions
+    assert WakeAt(2.0) in decision.actions
+    world.feed(JobFinished(at_s=3.0, job_id="other", samples=1.0))
+    assert world.job("job").rescaling is not None
+    world.feed(fail(2))
+    assert world.job("job").phase is Phase.FAILED
+    assert "after 2 failures" in world.job("job").note
+    assert "exited with 1" in world.job("job").note
+
+
+def test_members_that_die_together_count_as_one_failure_and_progress_forgives_it(
+    world: World,
+) -> None:
+    world.join("a1", "a2", "a3")
+    world.submit(spec("job"))
+    world.train(10.0)
+    lost = [
+        WorkersLost(at_s=11.0, job_id="job", generation=1, node_ids=(n,), reason="crash")
+        for n in ("a1", "a2")
+    ]
+    world.feed(*lost)
+    assert world.job("job").failures == 1
+    assert world.job("job").node_ids == ("a3",)
+    world.train(30.0)
+    assert world.job("job").failures == 0
+
+
+def test_stale_messages_change_nothing(world: World) -> None:
+    world.join("a1", "a2")
+    world.submit(spec("job"))
+    world.leave("a1")
+    before = world.cluster
+    stale: list[AnyEvent] = [
+        RescaleDone(
+            at_s=0.0, job_id="job", generation=1, node_ids=("a1", "a2"), stall_s=9.0, samples=9.0
+        ),
+        RescaleFailed(at_s=0.0, job_id="job", generation=1, reason="late", node_ids=()),
+        WorkersLost(at_s=0.0, job_id="job", generation=1, node_ids=("a2",), reason="late"),
+        ProgressReported(
+            at_s=0.0,
+            job_id="job",
+            generation=1,
+            nodes=2,
+            samples=1e9,
+            steps=5,
+            samples_per_s=1.0,
+            variance=0.0,
+        ),
+        NodesLost(at_s=0.0, node_ids=("nobody",)),
+        JobCancelled(at_s=0.0, job_id="nobody"),
+    ]
+    for event in stale:
+        assert apply(before, event, world.settings) == before
+
+
+def test_rescale_costs_and_curves_are_learned_from_what_happens(world: World) -> None:
+    world.join("a1")
+    world.submit(spec("job", model_key="net"))
+    world.train(10.0)
+    world.join("a2")
+    world.train(10.0)
+    assert [o.nodes for o in world.cluster.curves["net"].observations] == [1, 2]
+    cost = world.cluster.rescale_costs["net"]
+    assert cost.ups == 1
+    assert cost.scale_up_s < world.settings.prior.scale_up_s
+
+
+def test_the_ledger_adds_up_to_what_was_offered(world: World) -> None:
+    world.join("a1", "a2", "a3", at_s=0.0)
+    world.train(5.0)
+    world.feed(WokeUp(at_s=10.0))
+    world.submit(spec("job", most=2))
+    world.feed(WokeUp(at_s=40.0))
+    world.lose("a1")
+    world.feed(WokeUp(at_s=50.0))
+    where = totals(world.cluster)
+    assert where.offered == pytest.approx(3 * 40.0 + 2 * 10.0)
+    assert where.training + where.rescaling == pytest.approx(2 * 30.0 + 2 * 10.0)
+    assert where.idle == pytest.approx(3 * 10.0 + 30.0)
+
+
+def test_the_journal_rebuilds_the_state_through_its_written_form(world: World) -> None:
+    world.join("a1", "a2", "b1")
+    world.submit(spec("one"), spec("two", least=2))
+    world.train(20.0)
+    world.leave("a1")
+    world.lose("b1")
+    encoded = msgspec.json.encode(world.journal)
+    journal = msgspec.json.decode(encoded, type=list[AnyEvent])
+    assert replay(journal, world.settings) == world.cluster
