@@ -27,8 +27,9 @@ def assign(
     """Return the nodes by name, in rank order, for every job in `targets`.
 
     - Survivors come first and keep their order. Nodes that are leaving or gone never stay.
-    - A shrinking job gives up its smallest groups, there first what is expected to end soonest.
-      What it gives up can be given to others once it has left it, not here.
+    - A shrinking job gives up its smallest groups, there first what is expected to end
+      soonest and, where nothing is expected, the last ranks. Others can have what it gives up
+      once it has left, not here.
     - A growing job takes free nodes from groups it already holds, then from the smallest group that
       has all it needs, else from the fullest. Too few free nodes go to jobs in the order of
       `targets`, so that at most one gets a part of what it needs.
@@ -60,16 +61,14 @@ def _survivors(held: tuple[str, ...], count: int, nodes: Mapping[str, Node]) -> 
     if surplus <= 0:
         return tuple(node.id for node in usable)
     size = Counter(node.group for node in usable)
-    by_worth = sorted(
-        usable,
-        key=lambda node: (
-            size[node.group],
-            natural_key(node.group),
-            inf if node.expected_end_at_s is None else node.expected_end_at_s,
-        ),
-    )
-    given_up = {node.id for node in by_worth[:surplus]}
-    return tuple(node.id for node in usable if node.id not in given_up)
+
+    def worth(rank: int) -> tuple[int, _NaturalKey, float, int]:
+        node = usable[rank]
+        end_at_s = inf if node.expected_end_at_s is None else node.expected_end_at_s
+        return size[node.group], natural_key(node.group), end_at_s, -rank
+
+    given_up = set(sorted(range(len(usable)), key=worth)[:surplus])
+    return tuple(node.id for rank, node in enumerate(usable) if rank not in given_up)
 
 
 def _from_own_groups(
