@@ -37,6 +37,7 @@ steps = st.lists(
         st.tuples(st.just("end"), st.sampled_from(JOBS)),
         st.tuples(st.just("train"), st.floats(0.1, 100.0)),
     ),
+    min_size=10,
     max_size=40,
 )
 
@@ -126,11 +127,13 @@ def check_rules(world: World) -> None:
                 assert len(set(action.node_ids)) == len(action.node_ids)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.sampled_from(AdvisorKind), steps)
 def test_rules_hold_whatever_happens(kind: AdvisorKind, drawn: list[tuple[str, object]]) -> None:
     world = World(CoreSettings(advisor=AdvisorSettings(kind=kind)), is_patient=True)
     world.truth = {"j1": {n: 100.0 * n**0.3 for n in range(1, 9)}}
+    world.join(*NODES[:4])
+    world.submit(*JOBS[:2])
     for what, value in drawn:
         play(world, what, value)
         check_rules(world)
@@ -146,7 +149,7 @@ def test_rules_hold_whatever_happens(kind: AdvisorKind, drawn: list[tuple[str, o
             assert apply(world.cluster, event, world.settings) == world.cluster
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(steps)
 def test_once_things_calm_down_all_usable_nodes_train(drawn: list[tuple[str, object]]) -> None:
     world = World(is_patient=True)

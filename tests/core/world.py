@@ -134,12 +134,13 @@ class World:
                     pass
 
     def _done(self, action: Rescale | Stop) -> RescaleDone:
-        node_ids = action.node_ids if isinstance(action, Rescale) else ()
+        rescaling = self.cluster.jobs[action.job_id].rescaling
+        assert rescaling
         return RescaleDone(
             at_s=self.now_s,
             job_id=action.job_id,
             generation=action.generation,
-            node_ids=node_ids,
+            node_ids=rescaling.node_ids,
             stall_s=0.1,
             samples=self.cluster.jobs[action.job_id].done_samples,
         )

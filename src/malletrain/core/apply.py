@@ -222,7 +222,8 @@ def _rescale_done(cluster: Cluster, event: RescaleDone, settings: CoreSettings) 
     job = cluster.jobs.get(event.job_id)
     if job is None or job.rescaling is None or job.rescaling.generation != event.generation:
         return cluster
-    members = tuple(node_id for node_id in event.node_ids if node_id in cluster.nodes)
+    # A node lost meanwhile may be back and another job's by now.
+    members = tuple(node_id for node_id in event.node_ids if node_id in job.held_node_ids)
     before, after = len(job.node_ids), len(members)
     done = replace(
         job,
