@@ -39,6 +39,10 @@ class JournalError(StateDirError):
     """The journal is corrupt or of a newer version; it was not touched."""
 
 
+class JournalWriteError(StateDirError):
+    """The journal takes nothing now (the disk is full); nothing of it is lost."""
+
+
 class BatchError(MalleTrainError):
     """The batch system did not do what was asked."""
 

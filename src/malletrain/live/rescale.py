@@ -24,6 +24,8 @@ from malletrain.live.wire import (
     GroupFailed,
     GroupReady,
     PrepareGroup,
+    Progress,
+    Saved,
     Switch,
     Switched,
     WorkDone,
@@ -38,6 +40,8 @@ class StartOn:
     """Start these workers (id -> node); the caller knows how the job is launched."""
 
     workers: dict[str, str]
+    #: Worker id -> which of its node's workers it is.
+    slots: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class FlowSettings:
     switch_deadline_s: float = 120.0
     #: What a cancelled job's workers have between SIGTERM and SIGKILL.
     stop_grace_s: float = 5.0
+    #: Failures to connect a group in a row, after which the job itself is to blame.
+    group_failures: int = 3
 
 
 @dataclass(slots=True)
@@ -104,6 +110,21 @@ class _Pending:
         return self.stage is _Stage.SWITCHING and self.switched.keys() >= set(self.targets)
 
 
+@dataclass(frozen=True, slots=True)
+class Journalled:
+    """What the journal knows of a job's workers, for a controller that comes back."""
+
+    #: The running generation and its nodes, in rank order.
+    generation: int
+    node_ids: tuple[str, ...]
+    #: The rescale that was under way, if there was one.
+    asked_generation: int | None
+    asked_node_ids: tuple[str, ...]
+    #: Workers a node, 1 where not named.
+    slots: Mapping[str, int]
+    samples: float
+
+
 class RescaleFlow:
     """One job's workers, and the rescale under way."""
 
@@ -122,8 +143,9 @@ class RescaleFlow:
         #: A member has ended: the others must have by then.
         self._end_deadline_at_s: float | None = None
         self._pending: _Pending | None = None
-        #: An order that came while a switch was under way.
+        #: An order that came while a switch was under way, or the job was at its end.
         self._next_order: _Pending | None = None
+        self._group_failures = 0
 
     # -- what the caller asks ---------------------------------------------------------------------
 
@@ -145,21 +167,85 @@ class RescaleFlow:
         """Workers of the running generation, in rank order."""
         return self._members
 
-    def adopt(self, workers: Mapping[str, WorkerInfo], node_order: Sequence[str]) -> None:
-        """Take over workers (by node id, then worker id order) that outlived the controller.
+    def node_of(self, worker_id: str) -> str | None:
+        worker = self._workers.get(worker_id)
+        return worker.node_id if worker else None
 
-        `workers` maps worker id to what its agent said; `node_order` is the rank order of the
-        journal. Workers that never got into a group are left out, and the caller ends them.
+    @property
+    def is_at_rest(self) -> bool:
+        """No worker lives and none is wanted."""
+        return not self._workers and self._pending is None and self._next_order is None
+
+    def adopt(
+        self, workers: Iterable[WorkerInfo], journal: Journalled, now_s: float
+    ) -> list[Output]:
+        """Take over what outlived the controller, and say how it differs from the journal.
+
+        Workers that never got into a group are ended: their rescale cannot be finished, and the
+        next decision makes a new one.
         """
-        trained = [info for info in workers.values() if info.generation > 0]
-        self.generation = max((info.generation for info in trained), default=self.generation)
-        rank = {node_id: index for index, node_id in enumerate(node_order)}
-        newest = [info for info in trained if info.generation == self.generation]
+        infos = list(workers)
+        trained = [info.generation for info in infos]
+        self.generation = max(trained, default=0) or journal.generation
+        self._samples = journal.samples
+        has_switched = self.generation == journal.asked_generation and any(trained)
+        expected = journal.asked_node_ids if has_switched else journal.node_ids
+        rank = {node_id: index for index, node_id in enumerate(expected)}
+        newest = [info for info in infos if info.generation == self.generation]
         newest.sort(key=lambda info: (rank.get(info.node_id, len(rank)), info.slot))
         self._members = tuple(info.worker_id for info in newest)
         self._workers = {
             info.worker_id: _Worker(info.node_id, info.slot, is_warm=True) for info in newest
         }
+        present = {(info.node_id, info.slot) for info in newest}
+        missing = tuple(
+            node_id
+            for node_id in expected
+            if any((node_id, slot) not in present for slot in range(journal.slots.get(node_id, 1)))
+        )
+        self._is_group_dead = bool(missing and newest)
+        strays = tuple(info.worker_id for info in infos if info.worker_id not in self._workers)
+        outputs: list[Output] = [StopNow(strays)] if strays else []
+        if journal.asked_generation is not None:
+            outputs += self._settle_asked(journal, has_switched, now_s)
+        if missing:
+            outputs.append(
+                WorkersLost(
+                    at_s=now_s,
+                    job_id=self.job_id,
+                    generation=self.generation,
+                    node_ids=missing,
+                    reason=f"workers on {', '.join(missing)} ended while the controller was away",
+                )
+            )
+        return outputs
+
+    def _settle_asked(self, journal: Journalled, has_switched: bool, now_s: float) -> list[Output]:
+        """Say what became of the rescale that was under way when the controller died."""
+        generation = journal.asked_generation
+        assert generation is not None
+        has_stopped = not journal.asked_node_ids and not self._workers
+        if has_switched or has_stopped:
+            return [
+                RescaleDone(
+                    at_s=now_s,
+                    job_id=self.job_id,
+                    generation=generation,
+                    node_ids=journal.asked_node_ids,
+                    stall_s=0.0,
+                    samples=self._samples,
+                )
+            ]
+        abort = AbortGroup(job_id=self.job_id, generation=generation, to=self._members)
+        failed = RescaleFailed(
+            at_s=now_s,
+            job_id=self.job_id,
+            generation=generation,
+            reason="the controller was restarted",
+            node_ids=self._nodes_of(self._members),
+            is_group_dead=self._is_group_dead,
+        )
+        return [Send(abort), failed] if self._members else [failed]
 
     def order(
         self,
@@ -192,12 +278,19 @@ class RescaleFlow:
     def group_failed(self, message: GroupFailed, now_s: float) -> list[Output]:
         if self._pending is None or self._pending.generation != message.generation:
             return []
-        return self._fail(f"the process group could not be built: {message.reason}", now_s)
+        return self._fail_to_connect(
+            f"the process group could not be built: {message.reason}", now_s
+        )
 
     def switched(self, message: Switched, now_s: float) -> list[Output]:
         if self._pending and self._pending.generation == message.generation:
             self._pending.switched[message.worker_id] = message
         return self._advance(now_s)
+
+    def trained(self, message: Progress | Saved) -> None:
+        """Remember how far the running generation is."""
+        if message.generation == self.generation:
+            self._samples = max(self._samples, message.samples)
 
     def work_done(self, message: WorkDone, now_s: float) -> list[Output]:
         """From here the members end by themselves; a rescale under way has no point."""
@@ -208,30 +301,32 @@ class RescaleFlow:
         if self._pending and message.worker_id in self._pending.switched:
             # It has switched already: the others' reports are on their way.
             return []
-        return self._fail("the job has trained all its samples", now_s)
+        return self._fail("the job has trained all its samples", now_s, is_group_left=True)
 
     def worker_exited(self, message: WorkerExited, now_s: float) -> list[Output]:
         worker = self._workers.get(message.worker_id)
         if worker is None:
             return []
-        if message.worker_id not in self._members:
-            return self._joiner_died(message, now_s)
         if self._is_leaving(message):
             self._forget({message.worker_id})
             return self._advance(now_s)
-        if message.status == 0 and (self._is_work_done or not self._is_group_dead):
+        is_member = message.worker_id in self._members
+        has_switched = self._pending and message.worker_id in self._pending.switched
+        is_good_end = self._is_work_done or not self._is_group_dead
+        if message.status == 0 and is_good_end and (is_member or has_switched):
             worker.has_ended_well = True
-            if self._end_deadline_at_s is None:
-                self._end_deadline_at_s = now_s + self._settings.switch_deadline_s
-            return self._finish_if_all_ended(now_s)
-        return self._member_died(message, now_s)
+            return self._member_ended(now_s)
+        if is_member:
+            return self._member_died(message, now_s)
+        return self._joiner_died(message, now_s)
 
     def nodes_lost(self, node_ids: Iterable[str], now_s: float) -> list[Output]:
         """The nodes are gone with their workers; the core knows it already."""
         lost = set(node_ids)
         gone = {w for w, worker in self._workers.items() if worker.node_id in lost}
         was_harmless = self._pending is not None and self._pending.has_switched
-        is_hit = bool(gone & set(self._members)) and not (
+        hit = {w for w in gone & set(self._members) if not self._workers[w].has_ended_well}
+        is_hit = bool(hit) and not (
             was_harmless and self._pending and not gone & set(self._pending.targets)
         )
         self._forget(gone)
@@ -242,7 +337,7 @@ class RescaleFlow:
             is_target_lost = bool(gone & set(self._pending.targets))
             if is_target_lost or is_hit:
                 outputs += self._fail("a node was lost while the group was changed", now_s)
-        return outputs + self._finish_if_all_ended(now_s) + self._advance(now_s)
+        return outputs + self._check_end(now_s) + self._advance(now_s)
 
     def tick(self, now_s: float) -> list[Output]:
         """Give up what has passed its deadline."""
@@ -257,22 +352,28 @@ class RescaleFlow:
         if pending.stage is _Stage.CONNECTING:
             late = ", ".join(sorted(set(pending.targets) - pending.ready))
             limit_s = self._settings.connect_deadline_s
-            return self._fail(f"{late} did not connect within {limit_s:g} s", now_s)
+            return self._fail_to_connect(f"{late} did not connect within {limit_s:g} s", now_s)
         # A switch or a stop that hangs: only killing the workers frees their nodes.
         pending.deadline_at_s = now_s + self._settings.switch_deadline_s
         return [StopNow(tuple(self._workers))]
 
     # -- orders -----------------------------------------------------------------------------------
 
+    @property
+    def _is_at_end(self) -> bool:
+        return self._is_work_done or self._end_deadline_at_s is not None
+
     def _take(self, order: _Pending, now_s: float) -> list[Output]:
-        if (self._is_work_done or self._end_deadline_at_s is not None) and not order.is_stop:
-            return [self._failed(order, "the job is at its end", now_s)]
         pending = self._pending
-        if pending and pending.stage is _Stage.SWITCHING and not order.is_stop:
-            # A switch cannot be called back, only waited for (or broken by a death).
-            superseded, self._next_order = self._next_order, order
-            return [self._failed(superseded, "superseded", now_s)] if superseded else []
+        is_switching = pending is not None and pending.stage is _Stage.SWITCHING
         outputs: list[Output] = []
+        superseded, self._next_order = self._next_order, None
+        if superseded:
+            outputs.append(self._failed(superseded, "superseded", now_s))
+        if (is_switching or self._is_at_end) and not order.is_stop:
+            # A switch or an end cannot be called back, only waited for (or broken by a death).
+            self._next_order = order
+            return outputs
         if pending:
             outputs += self._abort(pending)
             outputs.append(self._failed(pending, "superseded", now_s))
@@ -280,6 +381,8 @@ class RescaleFlow:
         return outputs + self._advance(now_s)
 
     def _take_next(self, now_s: float) -> list[Output]:
+        if self._is_at_end:
+            return []
         order, self._next_order = self._next_order, None
         return self._take(order, now_s) if order else []
 
@@ -305,13 +408,28 @@ class RescaleFlow:
         to = tuple(w for w in self._reached_by(pending) if w in self._workers)
         return [Send(AbortGroup(job_id=self.job_id, generation=pending.generation, to=to))]
 
-    def _fail(self, reason: str, now_s: float, *, is_job_fault: bool = False) -> list[Output]:
-        """Give the pending rescale up and end its joiners."""
+    def _fail_to_connect(self, reason: str, now_s: float) -> list[Output]:
+        self._group_failures += 1
+        is_job_fault = self._group_failures >= self._settings.group_failures
+        return self._fail(reason, now_s, is_job_fault=is_job_fault)
+
+    def _fail(
+        self,
+        reason: str,
+        now_s: float,
+        *,
+        is_job_fault: bool = False,
+        is_group_left: bool = False,
+    ) -> list[Output]:
+        """Give the pending rescale up and end its joiners.
+
+        `is_group_left`: whatever was asked of the present group, it goes on as it is.
+        """
         pending = self._pending
         if pending is None or pending.is_stop:
             return []
         outputs = self._abort(pending)
-        if pending.stage is _Stage.SWITCHING:
+        if pending.stage is _Stage.SWITCHING and not is_group_left:
             # Some may train in the new group and some in the old: both are of no use now.
             self._is_group_dead = bool(self._members)
         joiners = tuple(w for w in self._workers if w not in self._members)
@@ -364,7 +482,15 @@ class RescaleFlow:
             outputs += self._fail(f"a member died: {message.reason}", now_s)
         else:
             outputs += self._shrink_orders({node_id}, now_s)
-        return outputs + self._finish_if_all_ended(now_s) + self._advance(now_s)
+        return outputs + self._check_end(now_s) + self._advance(now_s)
+
+    def _member_ended(self, now_s: float) -> list[Output]:
+        if self._end_deadline_at_s is None:
+            self._end_deadline_at_s = now_s + self._settings.switch_deadline_s
+        outputs: list[Output] = []
+        if self._pending and self._pending.stage is not _Stage.SWITCHING:
+            outputs += self._fail("the job is at its end", now_s)
+        return outputs + self._check_end(now_s) + self._advance(now_s)
 
     def _joiner_died(self, message: WorkerExited, now_s: float) -> list[Output]:
         is_stop = self._pending is not None and self._pending.is_stop
@@ -373,13 +499,15 @@ class RescaleFlow:
             return self._advance(now_s)
         return self._fail(_in_words(message), now_s, is_job_fault=True)
 
-    def _finish_if_all_ended(self, now_s: float) -> list[Output]:
-        if self._end_deadline_at_s is None or self._not_ended():
+    def _check_end(self, now_s: float) -> list[Output]:
+        if not self._is_at_end:
             return []
-        if not self._members:
+        if not self._members and self._pending is None:
             # Those that had ended well were lost with their nodes: the end did not happen.
             self._end_deadline_at_s = None
             self._is_work_done = False
+            return self._take_next(now_s)
+        if not self._members or self._end_deadline_at_s is None or self._not_ended():
             return []
         outputs: list[Output] = [
             self._failed(order, "the job has ended", now_s)
@@ -450,6 +578,7 @@ class RescaleFlow:
         """Start workers where there are none yet, and end those that nobody asked for."""
         present = {(worker.node_id, worker.slot): w for w, worker in self._workers.items()}
         to_start: dict[str, str] = {}
+        slots: dict[str, int] = {}
         targets = []
         for node_id in pending.node_ids:
             for slot in range(pending.slots.get(node_id, 1)):
@@ -458,13 +587,14 @@ class RescaleFlow:
                     worker_id = f"{self.job_id}.{pending.generation}.{node_id}.{slot}"
                     self._workers[worker_id] = _Worker(node_id, slot)
                     to_start[worker_id] = node_id
+                    slots[worker_id] = slot
                 targets.append(worker_id)
         pending.targets = tuple(targets)
         strays = {w for w in self._workers if w not in pending.targets and w not in self._members}
         self._forget(strays)
         outputs: list[Output] = [StopNow(tuple(sorted(strays)))] if strays else []
         if to_start:
-            outputs.append(StartOn(to_start))
+            outputs.append(StartOn(to_start, slots))
         return outputs
 
     def _reached_by(self, pending: _Pending) -> tuple[str, ...]:
@@ -503,7 +633,8 @@ class RescaleFlow:
             stall_s=max((report.stall_s for report in reports), default=0.0),
             samples=self._samples,
         )
-        return [done, *self._take_next(now_s)]
+        self._group_failures = 0
+        return [done, *self._check_end(now_s), *self._take_next(now_s)]
 
     def _nodes_of(self, worker_ids: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._workers[w].node_id for w in worker_ids))

@@ -1,0 +1,200 @@
+"""The configuration file: TOML, one table a part, every key optional.
+
+```toml
+[core]                 # decisions: objective, advisor, prior, horizon, restart, quotas
+objective = "samples"
+
+[core.advisor]
+kind = "informed"
+
+[live]                 # the controller: deadlines and limits
+agent_away_limit_s = 15.0
+
+[worker]               # what every worker is told
+checkpoint_every_s = 60.0
+
+[local]                # the local batch system
+max_nodes = 8
+```
+
+Keys, defaults and units are those of the structs: `core.settings`, and below.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import math
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from malletrain.core.settings import CoreSettings
+from malletrain.errors import ConfigError
+
+
+class LiveSettings(Struct, frozen=True, kw_only=True):
+    """What the controller waits for, and for how long."""
+
+    #: What follows an event within this time is decided together with it.
+    settle_s: float = 0.02
+    #: Reports of progress alone lead to a decision at most this often.
+    progress_decide_s: float = 1.0
+    #: A node whose agent's connection broke is lost after this long.
+    agent_away_limit_s: float = 15.0
+    #: Agents are pinged this often, and given as long to answer.
+    ping_every_s: float = 10.0
+    #: After a restart, agents have this long to come back with their workers.
+    reattach_s: float = 20.0
+    #: Messages that may wait for one agent; beyond, its connection is dropped.
+    outbox_messages: int = 10_000
+    #: The state itself is journalled after so many events.
+    snapshot_every_events: int = 5_000
+    #: A journal that cannot be written (disk full) is tried again this often.
+    journal_retry_s: float = 1.0
+    #: From start to warm; interpreters, imports and data take their time.
+    attach_deadline_s: float = 120.0
+    connect_deadline_s: float = 30.0
+    #: A step, and the switch or the checkpoint after it, must fit in.
+    switch_deadline_s: float = 120.0
+    #: Between SIGTERM and SIGKILL for the workers of a cancelled job.
+    stop_grace_s: float = 5.0
+    #: At shutdown, jobs have this long to save their state.
+    shutdown_limit_s: float = 30.0
+
+
+class WorkerDefaults(Struct, frozen=True, kw_only=True):
+    """What every worker is told: see `live.wire.WorkerSettings`."""
+
+    checkpoint_every_s: float = 60.0
+    checkpoints_kept: int = 2
+    report_every_s: float = 0.5
+    warmup_steps: int = 3
+    solo_steps: int = 2
+    collective_timeout_s: float = 60.0
+    #: Network interface for collectives; "" leaves it to the library.
+    interface: str = ""
+
+
+class LocalSettings(Struct, frozen=True, kw_only=True):
+    """The local batch system: process groups of this machine as nodes."""
+
+    max_nodes: int = 8
+    #: Nodes opened at the start where no trace drives them.
+    nodes: int = 0
+    #: A trace file that drives the nodes; "" leaves them to `malletrain node add/remove`.
+    trace: str = ""
+    #: Trace seconds that pass in one second.
+    speed: float = 1.0
+    #: Between SIGTERM and SIGKILL of a node that is taken back.
+    grace_s: float = 5.0
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    core: CoreSettings = CoreSettings()
+    live: LiveSettings = LiveSettings()
+    worker: WorkerDefaults = WorkerDefaults()
+    local: LocalSettings = LocalSettings()
+
+    @classmethod
+    def load(cls, path: Path | None) -> Config:
+        """Read a file; None gives the defaults.
+
+        Raises:
+            ConfigError: in one line, which key of which file, what it has and what it may have.
+        """
+        if path is None:
+            return cls()
+        try:
+            return parse(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: not UTF-8 text: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+
+#: (least, most) of numbers that have bounds other than the usual "0 or more".
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "core.advisor.relative_precision": (1e-4, 1.0),
+    "core.advisor.min_steps": (2, math.inf),
+    "core.advisor.scales": (2, math.inf),
+    "core.prior.rate_sd": (1e-3, math.inf),
+    "core.prior.cost_weight": (1e-3, math.inf),
+    "core.horizon.fixed_s": (1e-3, math.inf),
+    "core.horizon.min_s": (1e-3, math.inf),
+    "core.horizon.memory_s": (1e-3, math.inf),
+    "core.restart.backoff_factor": (1.0, math.inf),
+    "live.ping_every_s": (0.1, math.inf),
+    "live.journal_retry_s": (0.01, math.inf),
+    "live.outbox_messages": (10, math.inf),
+    "live.snapshot_every_events": (1, math.inf),
+    "live.attach_deadline_s": (0.1, math.inf),
+    "live.connect_deadline_s": (0.1, math.inf),
+    "live.switch_deadline_s": (0.1, math.inf),
+    "worker.checkpoint_every_s": (0.1, math.inf),
+    "worker.checkpoints_kept": (1, math.inf),
+    "worker.collective_timeout_s": (1.0, math.inf),
+    "local.max_nodes": (1, math.inf),
+    "local.speed": (1e-6, math.inf),
+}
+
+
+def parse(text: str) -> Config:
+    """Read the text of a configuration file.
+
+    Raises:
+        ConfigError: see `Config.load`.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+    _check_keys(raw, Config, "")
+    try:
+        config = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_in_one_line(error)) from error
+    for path, value in _numbers(config, ""):
+        least, most = _BOUNDS.get(path, (0.0, math.inf))
+        if not least <= value <= most:
+            limit = f"at least {least:g}" if value < least else f"at most {most:g}"
+            raise ConfigError(f"{path} = {value:g} is out of range: {limit}")
+    return config
+
+
+def _check_keys(raw: dict[str, Any], kind: type[Struct], where: str) -> None:
+    """Refuse what nobody would read: a misspelt key must not silently mean its default."""
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in raw.items():
+        if key not in types:
+            near = difflib.get_close_matches(key, types, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(types)}"
+            raise ConfigError(f"unknown key {where}{key}: {hint}")
+        if isinstance(types[key], type) and issubclass(types[key], Struct):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}{key} must be a table: write [{where}{key}]")
+            _check_keys(value, types[key], f"{where}{key}.")
+
+
+def _numbers(struct: Struct, where: str) -> Iterator[tuple[str, float]]:
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if isinstance(value, Struct):
+            yield from _numbers(value, f"{where}{name}.")
+        elif isinstance(value, dict):
+            yield from ((f"{where}{name}.{key}", number) for key, number in value.items())
+        elif isinstance(value, int | float) and not isinstance(value, bool | enum.Enum):
+            yield f"{where}{name}", value
+
+
+def _in_one_line(error: msgspec.ValidationError) -> str:
+    """Turn "Expected `int`, got `str` - at `$.a.b`" round: the key first."""
+    what, _, where = str(error).partition(" - at ")
+    key = where.strip("`").removeprefix("$.")
+    return f"{key}: {what[:1].lower()}{what[1:]}" if key else what

@@ -1,0 +1,215 @@
+"""The state directory: who may use it, and where in it what lies.
+
+```
+controller.lock   held by flock as long as a controller lives
+endpoint.json     where it listens, for the CLI and the agents
+token             the bearer token of this state directory, mode 0600
+journal.sqlite    every event
+jobs/ID/logs, jobs/ID/checkpoints
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from malletrain.errors import StateDirError
+
+#: File systems on which neither flock nor SQLite's WAL (shared memory) can be relied upon.
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fuse.ceph-fuse",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "wekafs",
+    }
+)
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """Where the controller listens."""
+
+    url: str
+    pid: int
+
+
+class StateDir:
+    """Paths, and the few files that are not the journal's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def journal_path(self) -> Path:
+        return self.path / "journal.sqlite"
+
+    @property
+    def token_path(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def endpoint_path(self) -> Path:
+        return self.path / "endpoint.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "controller.lock"
+
+    def log_dir(self, job_id: str) -> Path:
+        return self.path / "jobs" / job_id / "logs"
+
+    def checkpoint_dir(self, job_id: str) -> Path:
+        return self.path / "jobs" / job_id / "checkpoints"
+
+    def token(self) -> str:
+        """Return the bearer token.
+
+        Raises:
+            StateDirError: there is none, or others could read it.
+        """
+        try:
+            mode = self.token_path.stat().st_mode
+            token = self.token_path.read_text().strip()
+        except OSError as error:
+            raise StateDirError(
+                f"cannot read {self.token_path}: {error.strerror}; start a controller with "
+                f"`malletrain up` or name another state directory"
+            ) from error
+        if mode & 0o077:
+            raise StateDirError(
+                f"{self.token_path} can be read by others (mode {mode & 0o777:o}): "
+                f"remove it, and the next `malletrain up` makes a new one"
+            )
+        return token
+
+    def endpoint(self) -> Endpoint | None:
+        """Where the newest controller listens, or listened; None if there was never one."""
+        try:
+            return msgspec.json.decode(self.endpoint_path.read_bytes(), type=Endpoint)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise StateDirError(f"cannot read {self.endpoint_path}: {error}") from error
+
+    def publish(self, endpoint: Endpoint) -> None:
+        """Say where the controller listens, in one step."""
+        _write_whole(self.endpoint_path, msgspec.json.encode(endpoint))
+
+
+class ControllerLock:
+    """The right to be the state directory's only controller; the kernel takes it back at death."""
+
+    def __init__(self, state_dir: StateDir, descriptor: int) -> None:
+        self._state_dir = state_dir
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let others in, and stop pointing at a port where nobody listens."""
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._state_dir.endpoint_path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def claim(state_dir: StateDir, *, is_forced: bool = False) -> ControllerLock:
+    """Create the directory if need be, and become its controller.
+
+    Raises:
+        StateDirError: it cannot be made, lies on a network file system and `is_forced` is not
+            set, or belongs to a living controller.
+    """
+    path = state_dir.path
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateDirError(
+            f"cannot create the state directory {path}: {error.strerror}"
+        ) from error
+    kind = file_system_of(path.resolve(), Path("/proc/mounts").read_text())
+    if kind in NETWORK_FILE_SYSTEMS and not is_forced:
+        raise StateDirError(
+            f"the state directory {path} is on {kind}, a network file system, where locks and "
+            f"the journal's shared memory cannot be relied upon: put it on a local disk, or "
+            f"force it if this machine alone uses it"
+        )
+    lock = _lock(state_dir)
+    if not state_dir.token_path.exists():
+        _write_whole(state_dir.token_path, secrets.token_urlsafe(32).encode())
+    return lock
+
+
+def _lock(state_dir: StateDir) -> ControllerLock:
+    try:
+        descriptor = os.open(state_dir.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StateDirError(
+            f"cannot write in the state directory {state_dir.path}: {error.strerror}"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        endpoint = state_dir.endpoint()
+        where = f" at {endpoint.url}" if endpoint else ""
+        raise StateDirError(
+            f"a controller (pid {holder}{where}) already uses the state directory "
+            f"{state_dir.path}: talk to it, end it with `malletrain down`, or name another "
+            f"directory"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return ControllerLock(state_dir, descriptor)
+
+
+def file_system_of(path: Path, mounts: str) -> str:
+    """Return the type of the file system that holds `path`, given the text of `/proc/mounts`."""
+    best_depth, best_kind = -1, ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        # Blanks in mount points are octal escapes there.
+        mount = Path(fields[1].encode().decode("unicode_escape"))
+        depth = len(mount.parts)
+        # The last one mounted at a place hides those before it.
+        if path.is_relative_to(mount) and depth >= best_depth:
+            best_depth, best_kind = depth, fields[2]
+    return best_kind
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Replace the file in one step, readable by its owner only."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    aside.replace(path)

@@ -1,0 +1,251 @@
+"""The journal: every event in order, on disk before anyone acts on it.
+
+One SQLite file in WAL mode with full sync. A batch of events is one transaction, and so one
+sync. Every so many events the state itself is kept as well, so that a restart replays only what
+came after it. Each row bears a checksum: SQLite has none, and a flipped bit in a number would
+replay into a state that never was.
+
+The file is made aside and renamed, and only read before it is known to be sound: a damaged
+journal, or one of a newer version, is refused as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from malletrain.core.events import AnyEvent
+from malletrain.core.model import Cluster
+from malletrain.errors import JournalError, JournalWriteError
+
+#: "MTJ1": tells our files from other SQLite databases.
+_APPLICATION_ID = 0x4D544A31
+#: Raise it whenever older code could not replay what newer code writes, or the other way round.
+SCHEMA_VERSION = 1
+_BUSY_TIMEOUT_S = 5.0
+_SCHEMA = f"""
+CREATE TABLE events (seq INTEGER PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL);
+CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL);
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+_WRITE_TROUBLES = ("full", "disk i/o", "readonly", "unable to open", "locked")
+
+_encoder = msgspec.json.Encoder()
+_event_decoder = msgspec.json.Decoder(AnyEvent)
+_cluster_decoder = msgspec.json.Decoder(Cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a journal holds: a state, and the events since."""
+
+    snapshot: Cluster | None
+    events: tuple[AnyEvent, ...]
+
+
+class EventStore(Protocol):
+    """Where the controller keeps what happened. Called from one thread at a time."""
+
+    def load(self) -> Recovered: ...
+
+    def append(self, events: Sequence[AnyEvent]) -> None:
+        """Keep them all, or none.
+
+        Raises:
+            JournalWriteError: none was kept; later it may work.
+        """
+        ...
+
+    def snapshot(self, cluster: Cluster) -> None:
+        """Keep the state that all events so far have led to."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteStore:
+    """The `EventStore` on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the journal, or make a new one.
+
+        Raises:
+            JournalError: it is damaged or of another version; it was not touched.
+            JournalWriteError: there is none and it could not be made.
+        """
+        self.path = path
+        if not path.exists():
+            _make(path)
+        self._db = _open(path)
+        with _write_errors(path):
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+        with _read_errors(path):
+            self._seq = _newest_seq(self._db)
+
+    @property
+    def seq(self) -> int:
+        """The number of the newest event; they count from 1."""
+        return self._seq
+
+    def load(self) -> Recovered:
+        """Read the newest sound snapshot and the events since.
+
+        Raises:
+            JournalError: an event is missing, damaged, or unknown to this version.
+        """
+        with _read_errors(self.path):
+            seq, snapshot = self._newest_snapshot()
+            events = tuple(_events_after(self._db, seq, self.path))
+        if seq + len(events) != self._seq:
+            raise JournalError(_damaged(self.path, f"the snapshot is of event {seq}"))
+        return Recovered(snapshot, events)
+
+    def append(self, events: Sequence[AnyEvent]) -> None:
+        bodies = [_encoder.encode(event) for event in events]
+        rows = [
+            (seq, zlib.crc32(body), body) for seq, body in enumerate(bodies, start=self._seq + 1)
+        ]
+        with _write_errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
+        self._seq += len(rows)
+
+    def snapshot(self, cluster: Cluster) -> None:
+        body = _encoder.encode(cluster)
+        row = (self._seq, zlib.crc32(body), body)
+        with _write_errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", row)
+            # The one before is kept as well: should the newest be damaged, little is replayed.
+            self._db.execute(
+                "DELETE FROM snapshots WHERE seq NOT IN "
+                "(SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 2)"
+            )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _newest_snapshot(self) -> tuple[int, Cluster | None]:
+        rows = self._db.execute("SELECT seq, crc, body FROM snapshots ORDER BY seq DESC")
+        for seq, crc, body in rows:
+            if zlib.crc32(body) == crc:
+                # One that this version cannot read is no loss: the events are all there.
+                with contextlib.suppress(msgspec.DecodeError):
+                    return int(seq), _cluster_decoder.decode(body)
+        return 0, None
+
+
+def read_events(path: Path, after: int = 0) -> Iterator[AnyEvent]:
+    """Read a journal's events in order, of a living controller or a dead one.
+
+    Raises:
+        JournalError: there is none, or it is damaged or of another version.
+    """
+    if not path.exists():
+        raise JournalError(f"there is no journal at {path}: no controller ever ran there")
+    db = _open(path)
+    try:
+        with _read_errors(path):
+            yield from _events_after(db, after, path)
+    finally:
+        db.close()
+
+
+def _make(path: Path) -> None:
+    aside = path.with_name(path.name + ".new")
+    aside.unlink(missing_ok=True)
+    with _write_errors(path), contextlib.closing(sqlite3.connect(aside)) as db:
+        db.execute("PRAGMA synchronous = FULL")
+        db.executescript(_SCHEMA)
+    aside.chmod(0o600)
+    aside.replace(path)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open and check it, reading only."""
+    with _read_errors(path):
+        # Any thread may use it, one at a time: that is up to the caller.
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _check_kind(db, path)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _check_kind(db: sqlite3.Connection, path: Path) -> None:
+    (application_id,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application_id != _APPLICATION_ID:
+        raise JournalError(_damaged(path, "it is no journal of malletrain"))
+    if version != SCHEMA_VERSION:
+        whose = "a newer" if version > SCHEMA_VERSION else "an older"
+        raise JournalError(
+            f"the journal {path} has version {version}, of {whose} malletrain; this one reads "
+            f"version {SCHEMA_VERSION}: run that one, or name another state directory"
+        )
+
+
+def _newest_seq(db: sqlite3.Connection) -> int:
+    (seq,) = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events").fetchone()
+    return int(seq)
+
+
+def _events_after(db: sqlite3.Connection, after: int, path: Path) -> Iterator[AnyEvent]:
+    expected = after
+    rows = db.execute("SELECT seq, crc, body FROM events WHERE seq > ? ORDER BY seq", (after,))
+    for seq, crc, body in rows:
+        expected += 1
+        if seq != expected:
+            raise JournalError(_damaged(path, f"event {expected} is missing"))
+        if zlib.crc32(body) != crc:
+            raise JournalError(_damaged(path, f"event {seq} has a wrong checksum"))
+        try:
+            yield _event_decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise JournalError(_damaged(path, f"event {seq} is unknown here: {error}")) from error
+
+
+def _damaged(path: Path, detail: str) -> str:
+    return (
+        f"the journal {path} is damaged: {detail}; it was not touched: "
+        f"restore a copy, or name another state directory to start anew"
+    )
+
+
+@contextlib.contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise JournalError(_damaged(path, str(error))) from error
+
+
+@contextlib.contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    """Tell a full disk, which passes, from a damaged journal, which does not."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if any(trouble in str(error).lower() for trouble in _WRITE_TROUBLES):
+            raise JournalWriteError(
+                f"cannot write the journal {path}: {error}; make room on its disk: nothing is "
+                f"lost, and training goes on meanwhile"
+            ) from error
+        raise JournalError(_damaged(path, str(error))) from error
