@@ -15,9 +15,9 @@ ROOT = Path(malletrain.__file__).parent
 MAY_IMPORT = {
     "core": {"errors"},
     "allocate": {"core", "errors"},
-    "batch": {"core", "errors"},
-    "train": {"core.model", "live.wire", "errors"},
-    "live": {"core", "allocate", "batch", "config", "errors"},
+    "batch": {"core", "errors", "frames", "processes"},
+    "train": {"core.model", "live.wire", "errors", "frames", "processes"},
+    "live": {"core", "allocate", "batch", "config", "errors", "frames", "processes"},
     "report": {"core", "live.store", "errors"},
     "cli": {"core", "allocate", "batch", "live", "report", "config", "errors"},
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.world import World, spec
 
 from malletrain.core.actions import Rescale, Stop
 from malletrain.core.apply import apply, replay
@@ -22,6 +21,7 @@ from malletrain.core.events import (
 )
 from malletrain.core.model import Phase
 from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings
+from tests.core.world import World, spec
 
 NODES = [f"{group}{index}" for group in "ab" for index in range(4)]
 JOBS = [spec("j1"), spec("j2", least=2, most=4), spec("j3", least=3, most=3), spec("j4", most=2)]
@@ -117,7 +117,7 @@ def check_rules(world: World) -> None:
     """`World` has checked ownership and the ledger; here what users see of counts."""
     for job in world.cluster.jobs.values():
         assert len(job.node_ids) <= job.spec.max_nodes
-        if job.phase in (Phase.FINISHED,):
+        if job.phase is Phase.FINISHED:
             assert job.held_node_ids == ()
     for event in world.journal:
         for action in getattr(event, "actions", ()):

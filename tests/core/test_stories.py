@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.core.world import World, spec
 
 from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.apply import apply, replay
@@ -25,6 +24,7 @@ from malletrain.core.events import (
 from malletrain.core.metrics import totals
 from malletrain.core.model import Activity, Phase
 from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings, RestartSettings
+from tests.core.world import World, spec
 
 STATIC = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.STATIC))
 
