@@ -5,17 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from malletrain.live.state_dir import NETWORK_FILE_SYSTEMS
+
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-
-#: File systems whose locks and syncs a journal cannot rely on.
-NETWORK_FILE_SYSTEMS = frozenset(
-    "9p afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gfs2 gpfs lustre ncpfs nfs nfs4 ocfs2 "
-    "orangefs pvfs2 smb3 smbfs wekafs".split()
-)
 
 
 class Verdict(enum.Enum):
@@ -80,7 +77,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     yield _disk(facts.state_dir, facts.free_disk_bytes)
     yield _loopback(facts.loopback_problem)
     yield _host_name(facts.host_name, facts.host_name_problem)
-    yield _port(facts.port, facts.port_problem)
+    yield _port(facts.port, facts.port_problem, facts.controller_url)
     yield _open_files(facts.open_files_limit)
     yield _shared_memory(facts.shm_free_bytes)
     yield _clock(facts.now_s, facts.clock_skew_s)
@@ -191,9 +188,11 @@ def _host_name(name: str, problem: str) -> Finding:
     return _finding("host name", Verdict.OK, f"{name} has an address")
 
 
-def _port(port: int | None, problem: str) -> Finding:
+def _port(port: int | None, problem: str, controller_url: str | None) -> Finding:
     if port is None:
         return _finding("port", Verdict.OK, "a free one is chosen; check a fixed one with --port")
+    if controller_url is not None and urlsplit(controller_url).port == port:
+        return _finding("port", Verdict.OK, f"{port} is this state directory's controller's")
     if problem:
         return _finding(
             "port",
@@ -217,16 +216,16 @@ def _open_files(limit: int) -> Finding:
 def _shared_memory(free_bytes: int | None) -> Finding:
     if free_bytes is None:
         return _finding(
-            "/dev/shm",
+            "shared memory",
             Verdict.WARN,
-            "absent",
+            "no /dev/shm",
             "data loaders with workers need it: mount a tmpfs there",
         )
-    found = f"{free_bytes / MIB:,.0f} MiB free"
+    found = f"{free_bytes / MIB:,.0f} MiB free in /dev/shm"
     if free_bytes < 128 * MIB:
         advice = "data loaders with workers may die of it: in a container, give --shm-size=1g"
-        return _finding("/dev/shm", Verdict.WARN, found, advice)
-    return _finding("/dev/shm", Verdict.OK, found)
+        return _finding("shared memory", Verdict.WARN, found, advice)
+    return _finding("shared memory", Verdict.OK, found)
 
 
 def _clock(now_s: float, skew_s: float) -> Finding:
