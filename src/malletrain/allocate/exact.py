@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from malletrain.allocate.knapsack import Packing, pack
-from malletrain.allocate.menu import Floats, Ints, Menu
+from malletrain.allocate.menu import Floats, Ints, Menu, Offer
 from malletrain.core.problem import Allocation, Problem, checked
 from malletrain.errors import UserError
 
@@ -37,61 +37,72 @@ class ExactAllocator:
                 "the exact allocator counts nodes of one kind, but the problem has cells "
                 '(classes, lifetimes, power): set the allocator to "milp"'
             )
-        claims = problem.claims
-        menu = Menu.of(problem)
-        if not claims:
-            return checked(problem, Allocation({}, 0.0, 0.0, True))
-        worth = menu.values.copy()
-        menu.reward_staying(claims)
-        packing = _pack_within_quotas(problem, menu, self.work_limit)
-        value = float(worth[menu.at(packing.counts)].sum())
-        is_optimal = packing.max_missing == 0.0
-        bound = value
-        if not is_optimal:
-            bound = float(menu.values[menu.at(packing.counts)].sum()) + packing.max_missing
-        counts = dict(zip([c.job_id for c in claims], packing.counts.tolist(), strict=True))
-        return checked(problem, Allocation(counts, value, bound, is_optimal))
+        offer = Offer.of(problem, sets_owners_apart=bool(problem.quotas))
+        offer.reward_staying(problem.claims)
+        packing = _pack_within_quotas(problem, offer, self.work_limit)
+        by_claim = np.empty(len(problem.claims), dtype=np.intp)
+        by_claim[offer.order] = packing.counts
+        counts = by_claim.tolist()
+        value = sum(
+            float(claim.values[count]) for claim, count in zip(problem.claims, counts, strict=True)
+        )
+        answer = Allocation(
+            counts={c.job_id: count for c, count in zip(problem.claims, counts, strict=True)},
+            value=value,
+            bound=value + packing.max_missing,
+            proved_optimal=packing.max_missing == 0.0,
+        )
+        return checked(problem, answer)
 
 
-def _pack_within_quotas(problem: Problem, menu: Menu, work_limit: int) -> Packing:
-    packing = pack(menu, problem.nodes, work_limit)
-    members: dict[str, list[int]] = {}
+def _pack_within_quotas(problem: Problem, offer: Offer, work_limit: int) -> Packing:
+    packing = pack(offer.menu, problem.nodes, work_limit)
+    if not problem.quotas:
+        return packing
+    owners = [problem.claims[index].owner for index in offer.order.tolist()]
+    row_owners = [problem.claims[index].owner for index in offer.first_claims().tolist()]
+    shared: dict[str, list[int]] = {}
     while True:
-        over = _owners_over_quota(problem, packing.counts)
+        used = dict.fromkeys(problem.quotas, 0)
+        for owner, count in zip(owners, packing.counts.tolist(), strict=True):
+            if owner in used:
+                used[owner] += count
+        over = {owner for owner, nodes in used.items() if nodes > problem.quotas[owner]}
         if not over:
             return packing
-        for owner in over:
-            members[owner] = [i for i, c in enumerate(problem.claims) if c.owner == owner]
-        packing = _pack_with_shared(problem, menu, members, work_limit)
+        for row, owner in enumerate(row_owners):
+            if owner in over:
+                shared.setdefault(owner, []).append(row)
+        packing = _pack_shared(problem, offer.menu, shared, work_limit)
 
 
-def _owners_over_quota(problem: Problem, counts: Ints) -> list[str]:
-    used = dict.fromkeys(problem.quotas, 0)
-    if used:
-        for claim, count in zip(problem.claims, counts.tolist(), strict=True):
-            if claim.owner in used:
-                used[claim.owner] += count
-    return [owner for owner, nodes in used.items() if nodes > problem.quotas[owner]]
-
-
-def _pack_with_shared(
-    problem: Problem, menu: Menu, members: dict[str, list[int]], work_limit: int
+def _pack_shared(
+    problem: Problem, menu: Menu, shared: dict[str, list[int]], work_limit: int
 ) -> Packing:
-    """Pack with one claim for all the jobs of each owner in `members`."""
-    single = sorted(set(range(len(problem.claims))) - {i for ids in members.values() for i in ids})
-    rows = np.split(menu.values, menu.starts[1:])
-    shares = {
-        owner: _Share.of([rows[i] for i in ids], min(problem.quotas[owner], problem.nodes))
-        for owner, ids in members.items()
-    }
-    joint = Menu.from_values(
-        [rows[i] for i in single] + [share.values for share in shares.values()]
+    """Pack with one claim for all the rows of each owner in `shared`."""
+    values, copies = menu.rows(), menu.copies.tolist()
+    in_shared = {row for rows in shared.values() for row in rows}
+    single = [row for row in range(len(values)) if row not in in_shared]
+    shares = [
+        _Share.of(
+            [values[row] for row in rows for _ in range(copies[row])],
+            min(problem.quotas[owner], problem.nodes),
+        )
+        for owner, rows in shared.items()
+    ]
+    joint = Menu.of_values(
+        [*(values[row] for row in single), *(share.values for share in shares)],
+        [*(copies[row] for row in single), *(1 for _ in shares)],
     )
     packing = pack(joint, problem.nodes, work_limit)
-    counts = np.zeros(len(problem.claims), dtype=np.intp)
-    counts[single] = packing.counts[: len(single)]
-    for owner, count in zip(members, packing.counts[len(single) :].tolist(), strict=True):
-        counts[members[owner]] = shares[owner].split(count)
+    rows_of_claims = np.repeat(np.arange(len(values)), menu.copies)
+    counts = np.empty(rows_of_claims.size, dtype=np.intp)
+    is_shared = np.isin(rows_of_claims, list(in_shared))
+    num_single = counts.size - int(is_shared.sum())
+    counts[~is_shared] = packing.counts[:num_single]
+    totals = packing.counts[num_single:].tolist()
+    for rows, share, total in zip(shared.values(), shares, totals, strict=True):
+        counts[np.isin(rows_of_claims, rows)] = share.split(total)
     return Packing(counts, packing.max_missing)
 
 

@@ -21,7 +21,8 @@ small core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,32 +41,23 @@ _ROUNDING = 1e-14
 class Packing:
     """Counts that fit."""
 
-    #: Shape `(num_claims,)`.
+    #: Shape `(num_claims,)`: a count for each copy of each row, in the order of rows.
     counts: Ints
     #: Proved: no counts that fit are worth more by more than this; 0.0 where they are optimal.
     max_missing: float
 
 
 def pack(menu: Menu, nodes: int, work_limit: int) -> Packing:
-    """Find the best counts within `nodes`; every claim must be allowed 0.
+    """Find the best counts within `nodes`; every row must be allowed 0.
 
     `work_limit` bounds the cells of dynamic programmes that are filled in.
     """
+    if menu.starts.size == 0:
+        return Packing(np.empty(0, dtype=np.intp), 0.0)
     price, fewest, most = _price(menu, nodes)
-    if price == 0.0:
-        return Packing(most, 0.0)
-    net, best = menu.net(price)
-    losses = np.subtract(np.repeat(best, menu.sizes), net, out=net)
-    base = _with_ties(fewest, most, nodes)
-    start = _Core(
-        menu=menu,
-        price=price,
-        losses=losses,
-        base=base,
-        idle=nodes - int(base.sum()),
-        rounding=_ROUNDING * (float(np.abs(best).sum()) + price * nodes),
-    )
-    return _close(start, work_limit)
+    core = _core(menu, nodes, price, fewest, most)
+    best, max_missing = _close(core, work_limit)
+    return Packing(_spread(core, best.moves, menu.copies), max_missing)
 
 
 def _price(menu: Menu, nodes: int) -> tuple[float, Ints, Ints]:
@@ -73,237 +65,297 @@ def _price(menu: Menu, nodes: int) -> tuple[float, Ints, Ints]:
 
     Where all claims' favourites fit, the price is 0 and both are these.
     """
-    most = menu.counts_at(0.0)
-    num_most = int(most.sum())
-    if num_most <= nodes:
+    blocks = menu.blocks()
+    most = _counts_at(blocks, 0.0)
+    if menu.total(most) <= nodes:
         return 0.0, most, most
     fewest = np.zeros_like(most)
-    part, claims = menu, np.arange(most.size)
+    part, rows = menu, np.arange(most.size)
+    num_settled = 0
     while True:
-        gained = menu.values[menu.at(most)[claims]] - menu.values[menu.at(fewest)[claims]]
-        low, high = int(fewest[claims].sum()), int(most[claims].sum())
-        price = float(gained.sum()) / (high - low)
-        counts = part.counts_at(price)
-        num_fitting = nodes - int(fewest.sum()) + low
-        num_counts = int(counts.sum())
+        gained = menu.values[menu.at(most)[rows]] - menu.values[menu.at(fewest)[rows]]
+        low, high = part.total(fewest[rows]), part.total(most[rows])
+        price = float((gained * part.copies).sum()) / (high - low)
+        counts = _counts_at(blocks, price)
+        num_counts = part.total(counts)
         if not low < num_counts < high:
             return price, fewest, most
-        (fewest if num_counts <= num_fitting else most)[claims] = counts
-        claims = np.flatnonzero(most > fewest)
-        part = menu.between(claims, fewest[claims], most[claims])
+        (fewest if num_settled + num_counts <= nodes else most)[rows] = counts
+        rows = np.flatnonzero(most > fewest)
+        part = menu.between(rows, fewest[rows], most[rows])
+        blocks = part.blocks()
+        num_settled = menu.total(fewest) - part.total(fewest[rows])
 
 
-def _with_ties(fewest: Ints, most: Ints, nodes: int) -> Ints:
-    """Move claims from fewest to most, which costs nothing, as long as they fit."""
-    counts = fewest.copy()
-    tied = np.flatnonzero(most > fewest)
-    steps = (most - fewest)[tied]
-    order = np.argsort(steps, kind="stable")
-    num_fitting = np.searchsorted(np.cumsum(steps[order]), nodes - int(fewest.sum()), side="right")
-    moved = tied[order[:num_fitting]]
-    counts[moved] = most[moved]
-    return counts
+def _counts_at(blocks: list[Menu], price: float) -> Ints:
+    return np.concatenate([block.counts_at(price) for block in blocks])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
     """What the search for the last bit starts from; see the module's text for the words."""
 
+    #: Its first rows are those of the whole menu, but with copies split off into further rows.
     menu: Menu
     price: float
-    #: Shape `(num_choices,)`, of the whole menu.
-    losses: Floats
-    #: Shape `(num_claims,)`: counts that fit and have no losses, from which deviations count.
+    #: Shape `(num_rows,)`: counts that fit and have no losses, from which deviations count.
     base: Ints
+    #: The row of the whole menu that each row is of.
+    origins: list[int]
     #: Nodes that the base leaves.
     idle: int
+    #: Shortfalls that differ by less than this are equal.
     rounding: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Best:
-    """The best counts found so far, and their shortfall."""
+def _core(menu: Menu, nodes: int, price: float, fewest: Ints, most: Ints) -> _Core:
+    """Move claims from fewest to most, which costs nothing, as long as they fit."""
+    base = fewest.copy()
+    origins = list(range(base.size))
+    idle = nodes - menu.total(fewest)
+    for row in sorted(np.flatnonzero(most > fewest).tolist(), key=lambda r: most[r] - fewest[r]):
+        step = int(most[row] - fewest[row])
+        num_moved = min(int(menu.copies[row]), idle // step)
+        if num_moved == 0:
+            break
+        idle -= num_moved * step
+        num_staying = int(menu.copies[row]) - num_moved
+        if num_staying == 0:
+            base[row] = most[row]
+            continue
+        copies = np.append(menu.copies, num_moved)
+        copies[row] = num_staying
+        menu = replace(Menu.of_values([*menu.rows(), menu.rows()[row]]), copies=copies)
+        base = np.append(base, most[row])
+        origins.append(row)
+        break
+    worth = np.abs(menu.values[menu.at(base)]) * menu.copies
+    rounding = _ROUNDING * (float(worth.sum()) + price * nodes)
+    return _Core(menu, price, base, origins, idle, rounding)
 
-    counts: Ints
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The best deviations from the base found so far: a row and a count for each claim moved."""
+
+    moves: tuple[tuple[int, int], ...]
     shortfall: float
 
 
-def _close(core: _Core, work_limit: int) -> Packing:
-    best = _Best(core.base, core.price * core.idle)
+def _spread(core: _Core, moves: tuple[tuple[int, int], ...], copies: Ints) -> Ints:
+    """Return each copy's count, in the order of the whole menu's rows."""
+    counts = np.repeat(core.base[: copies.size], copies)
+    first_copy = np.cumsum(copies) - copies
+    next_copy: dict[int, int] = {}
+    for row in range(copies.size, core.base.size):
+        # What was split off is at the end of its origin's copies.
+        origin = core.origins[row]
+        next_copy[row] = int(first_copy[origin] + core.menu.copies[origin])
+        counts[next_copy[row] : int(first_copy[origin] + copies[origin])] = core.base[row]
+    for row, count in moves:
+        copy = next_copy.get(row, int(first_copy[core.origins[row]]))
+        counts[copy] = count
+        next_copy[row] = copy + 1
+    return counts
+
+
+def _close(core: _Core, work_limit: int) -> tuple[_Best, float]:
+    """Return the best deviations, and by how much at most they are not the best there are."""
+    best = _Best((), core.price * core.idle)
     if best.shortfall <= core.rounding:
-        return Packing(best.counts, 0.0)
+        return best, 0.0
     best = _with_one_move(core, best)
-    core.losses[core.menu.at(core.base)] = np.inf  # to stay at the base is no deviation
+    pool = _useful(core, best.shortfall)
     core_size = _FIRST_CORE
     floor = 0.0
     while True:
-        useful = np.flatnonzero(core.losses < best.shortfall - core.rounding)
-        if useful.size == 0:
-            return Packing(best.counts, 0.0)
-        chosen, next_floor = _least(core, useful, core_size, best.shortfall)
-        groups = _groups(core, chosen)
-        table = _Table(core, best, groups, work_limit)
+        pool = pool.below(best.shortfall - core.rounding)
+        if pool.choices.size == 0:
+            return best, 0.0
+        chosen, next_floor = pool.least(core_size, best.shortfall)
+        table = _Table(core, best, _deviations(core, chosen), work_limit)
         table.fill()
         best = table.best
         work_limit = table.work_left
         if work_limit <= 0:
-            return Packing(best.counts, max(0.0, best.shortfall - floor))
+            return best, max(0.0, best.shortfall - floor)
         floor = next_floor
         if best.shortfall <= floor + core.rounding:
-            return Packing(best.counts, 0.0)
+            return best, 0.0
         core_size *= _CORE_GROWTH
 
 
 def _with_one_move(core: _Core, best: _Best) -> _Best:
     """Try every deviation of one claim alone."""
-    menu = core.menu
-    left = np.repeat((core.base + core.idle).astype(np.float64), menu.sizes)
-    left -= menu.nodes
-    shortfalls = core.price * left
-    shortfalls += core.losses
-    shortfalls[left < 0] = np.inf
-    choice = int(shortfalls.argmin())
-    if shortfalls[choice] >= best.shortfall:
-        return best
-    counts = core.base.copy()
-    counts[np.searchsorted(menu.starts, choice, side="right") - 1] = menu.nodes[choice]
-    return _Best(counts, float(shortfalls[choice]))
-
-
-def _least(core: _Core, useful: Ints, size: int, shortfall: float) -> tuple[Ints, float]:
-    """Choose about the `size` choices of least loss; no other has less than the second result."""
-    if useful.size <= size:
-        return useful, shortfall
-    losses = core.losses[useful]
-    # All of equal loss come together, or identical claims would need many rounds.
-    is_chosen = losses <= np.partition(losses, size)[size] + core.rounding
-    return useful[is_chosen], float(losses[~is_chosen].min(initial=shortfall))
+    first_row = 0
+    for block in core.menu.blocks():
+        last_row = first_row + block.starts.size
+        left = np.repeat(core.base[first_row:last_row] + core.idle, block.sizes) - block.nodes
+        shortfalls = core.price * left
+        shortfalls += block.losses(core.price)
+        shortfalls[left < 0] = np.inf
+        choice = int(shortfalls.argmin())
+        if shortfalls[choice] < best.shortfall - core.rounding:
+            row = first_row + int(np.searchsorted(block.starts, choice, side="right")) - 1
+            best = _Best(((row, int(block.nodes[choice])),), float(shortfalls[choice]))
+        first_row = last_row
+    return best
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Group:
-    """Claims with the same deviations: by how many nodes, at which loss."""
+class _Pool:
+    """Choices other than the base's that may be in better counts."""
 
-    claims: list[int]
+    #: Where in the menu, ascending.
+    choices: Ints
+    losses: Floats
+
+    def below(self, loss: float) -> _Pool:
+        is_kept = self.losses < loss
+        return _Pool(self.choices[is_kept], self.losses[is_kept])
+
+    def least(self, size: int, shortfall: float) -> tuple[_Pool, float]:
+        """Choose about `size` choices; no other has less loss than the second result."""
+        if self.choices.size <= size:
+            return self, shortfall
+        is_chosen = self.losses <= np.partition(self.losses, size)[size]
+        rest = float(self.losses[~is_chosen].min(initial=shortfall))
+        return _Pool(self.choices[is_chosen], self.losses[is_chosen]), rest
+
+
+def _useful(core: _Core, shortfall: float) -> _Pool:
+    choices, losses = [], []
+    first_row = first_choice = 0
+    for block in core.menu.blocks():
+        last_row = first_row + block.starts.size
+        block_losses = block.losses(core.price)
+        block_losses[block.at(core.base[first_row:last_row])] = np.inf
+        useful = np.flatnonzero(block_losses < shortfall)
+        choices.append(useful + first_choice)
+        losses.append(block_losses[useful])
+        first_row, first_choice = last_row, first_choice + block.values.size
+    return _Pool(np.concatenate(choices), np.concatenate(losses))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Deviations:
+    """What the claims of one row may do: by how many nodes to deviate, at which loss."""
+
+    row: int
+    copies: int
     steps: list[int]
     losses: list[float]
 
 
-def _groups(core: _Core, chosen: Ints) -> list[_Group]:
-    """Group the chosen choices by claim, and claims that are alike; least loss first."""
-    owners = np.searchsorted(core.menu.starts, chosen, side="right") - 1
-    steps = core.menu.nodes[chosen].astype(np.intp) - core.base[owners]
-    losses = core.losses[chosen]
-    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-    lasts = np.append(firsts[1:], chosen.size)
-    alike: dict[bytes, _Group] = {}
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        key = steps[first:last].tobytes() + losses[first:last].tobytes()
-        if key not in alike:
-            alike[key] = _Group([], steps[first:last].tolist(), losses[first:last].tolist())
-        alike[key].claims.append(int(owners[first]))
-    return sorted(alike.values(), key=lambda group: min(group.losses))
+def _deviations(core: _Core, chosen: _Pool) -> list[_Deviations]:
+    """Gather the chosen choices by row; least loss first."""
+    rows = np.searchsorted(core.menu.starts, chosen.choices, side="right") - 1
+    steps = core.menu.nodes[chosen.choices] - core.base[rows]
+    firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+    gathered = [
+        _Deviations(
+            row=int(rows[first]),
+            copies=int(core.menu.copies[rows[first]]),
+            steps=steps[first:last].tolist(),
+            losses=chosen.losses[first:last].tolist(),
+        )
+        for first, last in pairwise([*firsts.tolist(), rows.size])
+    ]
+    return sorted(gathered, key=lambda deviations: min(deviations.losses))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """One claim's turn: which of its group's deviations leads best to each sum, -1 for none."""
+class _Turn:
+    """One claim's turn: which of its deviations leads best to each sum, -1 for none."""
 
-    group: _Group
-    claim: int
+    deviations: _Deviations
     lowest_sum: int
     choices: NDArray[np.int32]
 
 
 class _Table:
-    """A dynamic programme over sums of deviations: `sums[d]` is the least loss that gives d.
+    """A dynamic programme over sums of deviations: what is the least loss that gives each sum.
 
     Only sums that can still end in better counts are kept: of less loss than the best shortfall,
     and within reach of the idle nodes.
     """
 
-    def __init__(self, core: _Core, best: _Best, groups: list[_Group], work_limit: int) -> None:
+    def __init__(
+        self, core: _Core, best: _Best, gathered: list[_Deviations], work_limit: int
+    ) -> None:
         self.best = best
         self.work_left = work_limit
         self._core = core
-        self._groups = groups
-        self._rows: list[_Row] = []
+        self._gathered = gathered
+        self._turns: list[_Turn] = []
+        #: `_losses[i]` is the least loss of the sum `_lowest_sum + i`.
         self._lowest_sum = 0
         self._losses = np.zeros(1)
         #: What the claims still to come can add and take away at most.
-        self._rest_up = sum(max(0, *g.steps) * len(g.claims) for g in groups)
-        self._rest_down = sum(min(0, *g.steps) * len(g.claims) for g in groups)
+        self._rest_up = sum(max(0, *d.steps) * d.copies for d in gathered)
+        self._rest_down = sum(min(0, *d.steps) * d.copies for d in gathered)
 
     def fill(self) -> None:
         """Take all claims in turn, until the work limit; `best` is then the best of all."""
-        ending: tuple[int, int] | None = None
-        shortfall = self.best.shortfall
-        for group in self._groups:
-            up, down = max(0, *group.steps), min(0, *group.steps)
-            for index, claim in enumerate(group.claims):
+        for deviations in self._gathered:
+            up, down = max(0, *deviations.steps), min(0, *deviations.steps)
+            rest_up = self._rest_up - up * deviations.copies
+            rest_down = self._rest_down - down * deviations.copies
+            for _ in range(deviations.copies):
                 self._rest_up -= up
                 self._rest_down -= down
-                if not self._add_row(group, claim, shortfall):
-                    # Neither would any more claims that are the same.
-                    num_skipped = len(group.claims) - index - 1
-                    self._rest_up -= up * num_skipped
-                    self._rest_down -= down * num_skipped
-                    break
-                end_sum, end_shortfall = self._cheapest_end()
-                if end_shortfall < shortfall - self._core.rounding:
-                    shortfall, ending = end_shortfall, (len(self._rows), end_sum)
                 if self.work_left <= 0:
-                    break
-        if ending:
-            self.best = _Best(self._trace(*ending), shortfall)
+                    return
+                if not self._take_turn(deviations):
+                    break  # Neither would any more claims that are the same.
+                self._end_here()
+            self._rest_up, self._rest_down = rest_up, rest_down
 
-    def _add_row(self, group: _Group, claim: int, shortfall: float) -> bool:
-        """Let the claim deviate or not; False if that leads to no sum at less loss."""
-        core = self._core
+    def _take_turn(self, deviations: _Deviations) -> bool:
+        """Let one claim deviate or not; False if that leads to no sum at less loss."""
+        core, shortfall = self._core, self.best.shortfall
+        highest_sum = self._lowest_sum + self._losses.size - 1
         least_end = core.idle - int(shortfall / core.price)
-        lowest = max(self._lowest_sum + min(0, *group.steps), least_end - self._rest_up)
-        highest_now = self._lowest_sum + self._losses.size - 1
-        highest = min(highest_now + max(0, *group.steps), core.idle - self._rest_down)
-        width = max(0, highest - lowest + 1)
-        losses = np.full(width, np.inf)
-        choices = np.full(width, -1, dtype=np.int32)
-        self.work_left -= width * (len(group.steps) + 1)
-        for choice, (step, loss) in enumerate(
-            zip([0, *group.steps], [0.0, *group.losses], strict=True), start=-1
-        ):
-            first = max(lowest, self._lowest_sum + step)
-            last = min(highest, highest_now + step)
-            if first > last:
+        lowest = max(self._lowest_sum + min(0, *deviations.steps), least_end - self._rest_up)
+        highest = min(highest_sum + max(0, *deviations.steps), core.idle - self._rest_down)
+        # A sum that stays at the shortfall is as good as out of reach.
+        losses = np.full(max(0, highest - lowest + 1), shortfall)
+        choices = np.full(losses.size, -1, dtype=np.int32)
+        options = [(0, 0.0), *zip(deviations.steps, deviations.losses, strict=True)]
+        for choice, (step, loss) in enumerate(options, start=-1):
+            first, last = max(lowest, self._lowest_sum + step), min(highest, highest_sum + step)
+            if first > last or loss >= shortfall:
                 continue
-            source = self._losses[
-                first - step - self._lowest_sum : last - step - self._lowest_sum + 1
-            ]
+            shift = step + self._lowest_sum
+            reached = self._losses[first - shift : last - shift + 1] + loss
             target = slice(first - lowest, last - lowest + 1)
-            reached = source + loss
-            is_better = reached < np.minimum(losses[target], shortfall)
-            losses[target][is_better] = reached[is_better]
-            choices[target][is_better] = choice
-        self._rows.append(_Row(group, claim, lowest, choices))
+            is_better = reached < losses[target]
+            np.copyto(losses[target], reached, where=is_better)
+            np.copyto(choices[target], choice, where=is_better)
+            self.work_left -= reached.size
+        self._turns.append(_Turn(deviations, lowest, choices))
         self._lowest_sum, self._losses = lowest, losses
         return bool((choices >= 0).any())
 
-    def _cheapest_end(self) -> tuple[int, float]:
-        """Return the sum to end with if no more claims deviate, and its shortfall."""
+    def _end_here(self) -> None:
+        """Note the best end if no more claims deviate."""
         core = self._core
         ends = self._losses[: max(0, core.idle - self._lowest_sum + 1)]
         if ends.size == 0:
-            return 0, np.inf
+            return
         left = core.idle - self._lowest_sum - np.arange(ends.size)
         shortfalls = ends + core.price * left
         index = int(shortfalls.argmin())
-        return self._lowest_sum + index, float(shortfalls[index])
+        if shortfalls[index] < self.best.shortfall - core.rounding:
+            moves = self._trace(self._lowest_sum + index)
+            self.best = _Best(moves, float(shortfalls[index]))
 
-    def _trace(self, num_rows: int, end_sum: int) -> Ints:
-        counts = self._core.base.copy()
-        for row in reversed(self._rows[:num_rows]):
-            choice = row.choices[end_sum - row.lowest_sum]
+    def _trace(self, end_sum: int) -> tuple[tuple[int, int], ...]:
+        moves = []
+        for turn in reversed(self._turns):
+            choice = turn.choices[end_sum - turn.lowest_sum]
             if choice >= 0:
-                step = row.group.steps[choice]
-                counts[row.claim] += step
+                row, step = turn.deviations.row, turn.deviations.steps[choice]
+                moves.append((row, int(self._core.base[row]) + step))
                 end_sum -= step
-        return counts
+        return tuple(moves)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -19,22 +20,112 @@ Ints: TypeAlias = NDArray[np.intp]
 #: the rounding of sums over thousands of jobs, far below what a curve can be known to.
 STAY_BONUS = 1e-9
 
+#: 128 KiB of values.
+_BLOCK_CHOICES = 16384
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Menu:
-    """Choice n of claim j is at `starts[j] + n`; a choice that is not allowed is worth -inf."""
+    """Choice n of row r is at `starts[r] + n`; a choice that is not allowed is worth -inf.
+
+    Claims that are alike share a row: identical jobs would make a solver go through all ways of
+    swapping them.
+    """
 
     #: Shape `(num_choices,)`.
     values: Floats
-    #: Shape `(num_choices,)`: the n of each choice, as floats for the arithmetic done with them.
-    nodes: Floats
-    #: Shape `(num_claims,)`.
+    #: Shape `(num_choices,)`: the n of each choice.
+    nodes: NDArray[np.int32]
+    #: Shape `(num_rows,)`.
     starts: Ints
-    #: Shape `(num_claims,)`: how many choices each claim has.
+    #: Shape `(num_rows,)`: how many choices each row has.
     sizes: Ints
+    #: Shape `(num_rows,)`: how many claims each row stands for.
+    copies: Ints
 
     @classmethod
-    def of(cls, problem: Problem) -> Menu:
+    def of_values(cls, values: Sequence[Floats], copies: Sequence[int] | None = None) -> Menu:
+        """Lay out copies of the values, a row each, as they are."""
+        sizes = np.array([len(v) for v in values], dtype=np.intp)
+        starts = np.cumsum(sizes) - sizes
+        flat = np.concatenate(values, dtype=np.float64) if values else np.empty(0)
+        ramp = np.arange(sizes.max(initial=0), dtype=np.int32)
+        nodes = np.concatenate([ramp[:size] for size in sizes.tolist()] or [ramp])
+        num_claims = np.ones_like(sizes) if copies is None else np.array(copies, dtype=np.intp)
+        return cls(flat, nodes, starts, sizes, num_claims)
+
+    def rows(self) -> list[Floats]:
+        """Return a view of each row's values."""
+        return np.split(self.values, self.starts[1:])
+
+    def at(self, counts: Ints) -> Ints:
+        """Where the choices are by which each row gets its count."""
+        return self.starts + counts
+
+    def total(self, counts: Ints) -> int:
+        """Return the nodes that all claims have where each has its row's count."""
+        return int((counts * self.copies).sum())
+
+    def blocks(self) -> list[Menu]:
+        """Cut the menu between rows: temporary arrays of a block stay in the processor's cache.
+
+        Fresh memory for long ones would cost several times what is computed with them.
+        """
+        if self.values.size <= _BLOCK_CHOICES:
+            return [self]
+        cuts = np.searchsorted(self.starts, np.arange(0, self.values.size, _BLOCK_CHOICES))
+        rows = np.unique(np.append(cuts, self.starts.size)).tolist()
+        ends = [*self.starts.tolist(), self.values.size]
+        return [
+            Menu(
+                values=self.values[ends[first] : ends[last]],
+                nodes=self.nodes[ends[first] : ends[last]],
+                starts=self.starts[first:last] - ends[first],
+                sizes=self.sizes[first:last],
+                copies=self.copies[first:last],
+            )
+            for first, last in pairwise(rows)
+        ]
+
+    def net(self, price: float) -> tuple[Floats, Floats]:
+        """Return every choice's value less its nodes' price, and each row's best such value."""
+        net: Floats = np.multiply(self.nodes, price, dtype=np.float64)
+        np.subtract(self.values, net, out=net)
+        return net, np.maximum.reduceat(net, self.starts)
+
+    def losses(self, price: float) -> Floats:
+        """Return by how much every choice is worse than its row's best at this price."""
+        net, best = self.net(price)
+        return np.subtract(np.repeat(best, self.sizes), net, out=net)
+
+    def counts_at(self, price: float) -> Ints:
+        """Return the count that is best for each row where a node costs `price`: the lowest."""
+        net, best = self.net(price)
+        hits = np.flatnonzero(net == np.repeat(best, self.sizes))
+        first = hits[np.searchsorted(hits, self.starts)]
+        return self.nodes[first].astype(np.intp)
+
+    def between(self, rows: Ints, lowest: Ints, highest: Ints) -> Menu:
+        """Return the menu of some rows that is left between two counts, both included.
+
+        Its `nodes` still say the full counts, so its rows' choices do not start at 0 nodes.
+        """
+        sizes = highest - lowest + 1
+        starts = np.cumsum(sizes) - sizes
+        chosen = np.arange(int(sizes.sum())) + np.repeat(self.starts[rows] + lowest - starts, sizes)
+        return Menu(self.values[chosen], self.nodes[chosen], starts, sizes, self.copies[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A problem's claims as a menu, and which claims each of its rows stands for."""
+
+    menu: Menu
+    #: Shape `(num_claims,)`: claim indices, those of one row together, in the order of rows.
+    order: Ints
+
+    @classmethod
+    def of(cls, problem: Problem, *, sets_owners_apart: bool = False) -> Offer:
         """Lay out what each claim may have of the problem's nodes.
 
         Raises:
@@ -42,68 +133,54 @@ class Menu:
         """
         claims = problem.claims
         _check_problem(problem)
-        min_nodes = np.array([c.min_nodes for c in claims], dtype=np.intp)
-        max_nodes = np.array([c.max_nodes for c in claims], dtype=np.intp)
-        sizes = np.array([len(c.values) for c in claims], dtype=np.intp)
-        _check_bounds(claims, min_nodes, max_nodes, sizes)
-        menu = cls.from_values([c.values for c in claims])
-        gaps = np.flatnonzero(min_nodes > 1)
-        for start, first in zip(menu.starts[gaps].tolist(), min_nodes[gaps].tolist(), strict=True):
-            menu.values[start + 1 : start + first] = -np.inf
-        num_allowed = menu.values.size - int((min_nodes - 1).sum())
+        _check_bounds(claims)
+        members = _alike(claims, sets_owners_apart=sets_owners_apart)
+        kinds = [claims[row[0]] for row in members]
+        order = np.array([index for row in members for index in row], dtype=np.intp)
+        menu = Menu.of_values([c.values for c in kinds], [len(row) for row in members])
+        gaps = [(i, c.min_nodes) for i, c in enumerate(kinds) if c.min_nodes > 1]
+        starts = menu.starts.tolist()
+        for row, min_nodes in gaps:
+            menu.values[starts[row] + 1 : starts[row] + min_nodes] = -np.inf
+        num_allowed = menu.values.size - sum(min_nodes - 1 for _, min_nodes in gaps)
         if np.count_nonzero(np.isfinite(menu.values)) != num_allowed:
             _raise_not_finite(claims)
-        if max_nodes.max(initial=0) > problem.nodes:
+        if menu.sizes.max(initial=0) > problem.nodes + 1:
             menu.values[menu.nodes > problem.nodes] = -np.inf
-        return menu
+        return cls(menu, order)
 
-    @classmethod
-    def from_values(cls, values: Sequence[Floats]) -> Menu:
-        """Lay out copies of the values as they are."""
-        sizes = np.array([len(v) for v in values], dtype=np.intp)
-        starts = np.cumsum(sizes) - sizes
-        flat = np.concatenate(values, dtype=np.float64) if values else np.empty(0)
-        nodes = np.arange(flat.size, dtype=np.float64)
-        nodes -= np.repeat(starts.astype(np.float64), sizes)
-        return cls(flat, nodes, starts, sizes)
+    def first_claims(self) -> Ints:
+        """Return the index of each row's first claim."""
+        firsts: Ints = self.order[np.cumsum(self.menu.copies) - self.menu.copies]
+        return firsts
 
     def reward_staying(self, claims: Sequence[Claim]) -> None:
         """Add a bonus to each claim's present count, so that nothing moves without gain."""
-        current = np.array([c.current_nodes for c in claims], dtype=np.intp)
-        scale = np.abs(np.maximum.reduceat(self.values, self.starts))
+        if not claims:
+            return
+        menu = self.menu
+        current = np.array([c.current_nodes for c in claims])[self.first_claims()]
+        scale = np.abs(np.maximum.reduceat(menu.values, menu.starts))
         mean = float(scale.mean()) or 1.0
-        stays = np.flatnonzero(current < self.sizes)
+        stays = np.flatnonzero(current < menu.sizes)
         bonus = STAY_BONUS * (scale + 1e-3 * mean)
-        self.values[self.starts[stays] + current[stays]] += bonus[stays]
+        menu.values[menu.starts[stays] + current[stays]] += bonus[stays]
 
-    def at(self, counts: Ints) -> Ints:
-        """Where the choices are by which each claim gets its count."""
-        return self.starts + counts
 
-    def net(self, price: float) -> tuple[Floats, Floats]:
-        """Return every choice's value less its nodes' price, and each claim's best such value."""
-        net = price * self.nodes
-        np.subtract(self.values, net, out=net)
-        return net, np.maximum.reduceat(net, self.starts)
-
-    def counts_at(self, price: float) -> Ints:
-        """Return the count that is best for each claim where a node costs `price`: the lowest."""
-        net, best = self.net(price)
-        hits = np.flatnonzero(net == np.repeat(best, self.sizes))
-        first = hits[np.searchsorted(hits, self.starts)]
-        return self.nodes[first].astype(np.intp)
-
-    def between(self, claims: Ints, lowest: Ints, highest: Ints) -> Menu:
-        """Return the menu of some claims that is left between two counts, both included.
-
-        Its `nodes` still say the full counts, so its claims' choices do not start at 0 nodes.
-        """
-        sizes = highest - lowest + 1
-        starts = np.cumsum(sizes) - sizes
-        chosen = np.arange(int(sizes.sum())) + np.repeat(
-            self.starts[claims] + lowest - starts, sizes
-        )
-        return Menu(self.values[chosen], self.nodes[chosen], starts, sizes)
+def _alike(claims: Sequence[Claim], *, sets_owners_apart: bool) -> list[list[int]]:
+    """Group claims that differ in nothing that an allocator looks at, in order."""
+    owners = [c.owner if sets_owners_apart else "" for c in claims]
+    brief = [
+        (c.max_nodes, c.min_nodes, c.current_nodes, float(c.values[-1]), owner)
+        for c, owner in zip(claims, owners, strict=True)
+    ]
+    # Most claims differ in the brief already, and their bytes need not be compared.
+    if len(set(brief)) == len(claims):
+        return [[i] for i in range(len(claims))]
+    groups: dict[object, list[int]] = {}
+    for index, claim in enumerate(claims):
+        groups.setdefault((brief[index], claim.values.tobytes()), []).append(index)
+    return list(groups.values())
 
 
 def _check_problem(problem: Problem) -> None:
@@ -122,18 +199,17 @@ def _check_problem(problem: Problem) -> None:
         raise InvariantError("the problem has a power cap but no cells that say what a node draws")
 
 
-def _check_bounds(claims: Sequence[Claim], min_nodes: Ints, max_nodes: Ints, sizes: Ints) -> None:
-    is_wrong = (min_nodes < 1) | (max_nodes < min_nodes) | (sizes != max_nodes + 1)
-    for index in np.flatnonzero(is_wrong)[:1].tolist():
-        claim = claims[index]
-        raise InvariantError(
-            f"the claim of {claim.job_id} has bounds {claim.min_nodes}..{claim.max_nodes} and "
-            f"{len(claim.values)} values; it needs 1 <= min <= max and max + 1 values"
-        )
+def _check_bounds(claims: Sequence[Claim]) -> None:
     for claim in claims:
-        if claim.current_nodes < 0:
+        if (
+            not 1 <= claim.min_nodes <= claim.max_nodes
+            or len(claim.values) != claim.max_nodes + 1
+            or claim.current_nodes < 0
+        ):
             raise InvariantError(
-                f"the claim of {claim.job_id} has {claim.current_nodes} present nodes"
+                f"the claim of {claim.job_id} has bounds {claim.min_nodes}..{claim.max_nodes}, "
+                f"{len(claim.values)} values and {claim.current_nodes} present nodes; it needs "
+                "1 <= min <= max, max + 1 values and no negative count"
             )
 
 
