@@ -1,4 +1,7 @@
-"""Let the installed `malletrain` train a job on two local nodes: try_local_job.py MALLETRAIN DIR."""
+"""Let the installed `malletrain` train a job on two local nodes.
+
+Usage: try_local_job.py MALLETRAIN DIR, with the job's script in DIR.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ def main(malletrain: str, work: Path) -> int:
 
     def call(*arguments: str) -> str:
         done = subprocess.run(
-            [malletrain, *arguments], env=env, text=True, capture_output=True, timeout=LIMIT_S
+            [malletrain, *arguments],
+            check=False,
+            env=env,
+            text=True,
+            capture_output=True,
+            timeout=LIMIT_S,
         )
         if done.returncode:
             raise SystemExit(

@@ -213,23 +213,29 @@ class _Market:
         self._free = sum(
             node.leaving_at_s is None and node.id not in held for node in cluster.nodes.values()
         )
+        self._hungry = set()
         last_nodes = []
         for job in cluster.jobs.values():
             nodes = len(job.node_ids)
+            if job.phase is Phase.ACTIVE and nodes < job.spec.max_nodes:
+                self._hungry.add(job.spec.id)
             if nodes > job.spec.min_nodes and job.activity is Activity.TRAINING:
                 curve = curve_for(cluster, job, settings)
                 utility = utilities(job, curve, settings.objective, cluster.now_s, nodes)
                 last_nodes.append(float(utility[nodes] - utility[nodes - 1]))
         self._worth_of_a_node = statistics.median(last_nodes) if last_nodes else 0.0
 
-    def price(self, nodes: int) -> float:
-        """Return the utility a second that taking so many nodes more costs others.
+    def price(self, job: Job, nodes: int) -> float:
+        """Return the utility a second that the job's taking so many nodes more costs others.
 
-        Free nodes cost nothing, and giving nodes back (negative) is worth nothing while there are
-        some; otherwise a node is worth what the median running job would lose with its last one.
+        Free nodes cost nothing; beyond them a node is worth what the median running job would lose
+        with its last one. Giving nodes back (negative) is worth as much only where none is free
+        and another job could use them.
         """
-        taken = nodes - self._free
-        return taken * self._worth_of_a_node if taken > 0 or self._free == 0 else 0.0
+        if nodes >= 0:
+            return max(0, nodes - self._free) * self._worth_of_a_node
+        is_of_use = self._free == 0 and bool(self._hungry - {job.spec.id})
+        return nodes * self._worth_of_a_node if is_of_use else 0.0
 
 
 def _question(
@@ -263,7 +269,7 @@ def _question(
     best_surplus = 0.0
     for nodes in doubtful:
         there, here = float(utility[nodes]), float(utility[present])
-        change = there - here - market.price(nodes - present)
+        change = there - here - market.price(job, nodes - present)
         doubt = float(sd[nodes]) * there
         gain = doubt * _unit_normal_loss(abs(change) / doubt) * life_s
         smaller, larger = min(here, there), max(here, there)

@@ -21,9 +21,10 @@ def explain(cluster: Cluster, job_id: str, settings: CoreSettings, allocator: Al
         lines.append(f"Note: {job.note}")
     if job.is_over:
         return "\n".join(lines)
-    most = max(job.spec.max_nodes, 1)
+    # No more than there are: a bound of a million nodes is no reason to predict a million rates.
+    most = min(job.spec.max_nodes, max(len(cluster.nodes), job.spec.min_nodes))
     curve = curve_for(cluster, job, settings)
-    lines.append(_what_is_known(cluster, job, curve))
+    lines.append(_what_is_known(cluster, job, curve, most))
     lines.append(advisor.explain(job, cluster, settings))
     lines += _what_more_would_do(job, curve, most)
     lines += _why_not_more(cluster, job, settings, allocator)
@@ -44,24 +45,23 @@ def _situation(cluster: Cluster, job: Job) -> str:
     return words + "."
 
 
-def _what_is_known(cluster: Cluster, job: Job, curve: Curve) -> str:
+def _what_is_known(cluster: Cluster, job: Job, curve: Curve, most: int) -> str:
     known = cluster.curves.get(job.spec.model_key)
     measured = [o.nodes for o in known.observations] if known else []
     if not measured:
         return "Nothing was measured of its scaling yet: a wide prior stands in."
     scales = ", ".join(str(nodes) for nodes in measured)
-    low, high = curve.interval(job.spec.max_nodes)
-    n = job.spec.max_nodes
+    low, high = curve.interval(most)
     return (
-        f"Measured at {scales} nodes; at {n} it is believed to train "
-        f"{low[n]:,.0f} to {high[n]:,.0f} samples/s (95%)."
+        f"Measured at {scales} nodes; at {most} it is believed to train "
+        f"{low[most]:,.0f} to {high[most]:,.0f} samples/s (95%)."
     )
 
 
 def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
     now = len(job.node_ids)
     if now >= most:
-        return ["It has as many nodes as it may have."]
+        return ["It has as many nodes as it may have, or as there are."]
     rates = curve.rates(most)
     scales = sorted({now + 1, min(2 * max(now, 1), most), most})
     gains = ", ".join(f"{n}: {rates[n] - rates[now]:+,.0f}" for n in scales)
@@ -75,29 +75,32 @@ def _why_not_more(
     claim = _claim(problem, job.spec.id)
     if problem is None or claim is None:
         return []
-    best = allocator.allocate(problem)
-    given = best.counts[claim.job_id]
+    given = allocator.allocate(problem).counts[claim.job_id]
     lines = [f"The allocator gives it {given} of {nodes_word(problem.nodes)} now."]
-    if given >= claim.max_nodes or max(given + 1, claim.min_nodes) > problem.nodes:
+    more = max(given + 1, claim.min_nodes)
+    if more > min(claim.max_nodes, problem.nodes):
         return lines
-    forced = allocator.allocate(_with_minimum(problem, claim, given + 1))
-    if forced.counts[claim.job_id] == 0:
-        return lines
-    own = float(claim.values[forced.counts[claim.job_id]] - claim.values[given])
-    others = best.value - forced.value + own
+    own = float(claim.values[more] - claim.values[given])
+    others = _others_lose(problem, claim, given, more, allocator)
     lines.append(
-        f"With {forced.counts[claim.job_id]} nodes it would be worth {own:,.4g} more over the next "
-        f"{problem.horizon_s:.0f} s, and cost the other jobs {others:,.4g}."
+        f"With {more} it would be worth {own:,.4g} more over the next {problem.horizon_s:.0f} s, "
+        f"and cost the other jobs {others:,.4g}."
     )
     return lines
+
+
+def _others_lose(
+    problem: Problem, claim: Claim, given: int, more: int, allocator: Allocator
+) -> float:
+    """What the other jobs' best is worth less if this one had more nodes."""
+    others = tuple(other for other in problem.claims if other is not claim)
+    values = [
+        allocator.allocate(replace(problem, claims=others, nodes=problem.nodes - nodes)).value
+        for nodes in (given, more)
+    ]
+    return values[0] - values[1]
 
 
 def _claim(problem: Problem | None, job_id: str) -> Claim | None:
     claims = problem.claims if problem else ()
     return next((claim for claim in claims if claim.job_id == job_id), None)
-
-
-def _with_minimum(problem: Problem, claim: Claim, nodes: int) -> Problem:
-    forced = replace(claim, min_nodes=nodes)
-    claims = tuple(forced if other is claim else other for other in problem.claims)
-    return replace(problem, claims=claims)

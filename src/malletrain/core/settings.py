@@ -79,7 +79,8 @@ class RestartSettings(Struct, frozen=True, kw_only=True):
 
 
 class CoreSettings(Struct, frozen=True, kw_only=True):
-    objective: ObjectiveKind = ObjectiveKind.SAMPLES
+    #: Samples of different models cannot be compared: the papers' total would starve slow jobs.
+    objective: ObjectiveKind = ObjectiveKind.SPEEDUP
     advisor: AdvisorSettings = AdvisorSettings()
     prior: PriorSettings = PriorSettings()
     horizon: HorizonSettings = HorizonSettings()
