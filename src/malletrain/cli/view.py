@@ -192,7 +192,7 @@ _COLUMNS = (
     _Column("stall", 7, True, 100, lambda job: words.duration(job.stall_s)),
     _Column("node-s", 7, True, 120, lambda job: words.compact(job.node_s.offered)),
     _Column("measured at", 14, False, 140, lambda job: ",".join(map(str, job.measured_at)) or "-"),
-    _Column("note", 24, False, 160, lambda job: job.note.splitlines()[0] if job.note else ""),
+    _Column("note", 30, False, 190, lambda job: job.note.splitlines()[0] if job.note else ""),
 )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from malletrain.cli.options import DEFAULT_STATE_DIR, StateDirOption, connected
 from malletrain.errors import NoControllerError
+from malletrain.live.views import ClusterView
 
 _HISTORY_POINTS = 1000
 
@@ -30,20 +33,30 @@ def top(
     console = Console()
     with connected(state_dir) as client:
         view = client.state()
-        history = deque[Usage]([usage(view)], maxlen=_HISTORY_POINTS)
-        if once or not sys.stdout.isatty():
-            console.print(cluster_screen(view, console.width, console.height))
-            return
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            trouble = ""
-            while True:
-                width, height = console.size
-                screen = cluster_screen(view, width, height - bool(trouble), tuple(history))
-                warning = Text(trouble, style="bold red", no_wrap=True, overflow="ellipsis")
-                live.update(Group(warning, screen) if trouble else screen, refresh=True)
-                time.sleep(interval)
-                try:
-                    view, trouble = client.state(), ""
-                    history.append(usage(view))
-                except NoControllerError as error:
-                    trouble = str(error)
+    if once or not sys.stdout.isatty():
+        console.print(cluster_screen(view, console.width, console.height))
+        return
+    history = deque[Usage](maxlen=_HISTORY_POINTS)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for look in _looks(state_dir):
+            width, height = console.size
+            if isinstance(look, str):
+                warning = Text(look, style="bold red", no_wrap=True, overflow="ellipsis")
+                screen = cluster_screen(view, width, height - 1, tuple(history))
+                live.update(Group(warning, screen), refresh=True)
+            else:
+                view = look
+                history.append(usage(view))
+                live.update(cluster_screen(view, width, height, tuple(history)), refresh=True)
+            time.sleep(interval)
+
+
+def _looks(state_dir: Path) -> Iterator[ClusterView | str]:
+    """Yield the newest view, or why there is none; a restarted controller is found again."""
+    while True:
+        try:
+            with connected(state_dir) as client:
+                while True:
+                    yield client.state()
+        except NoControllerError as error:
+            yield str(error)
