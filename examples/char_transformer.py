@@ -8,12 +8,12 @@ from __future__ import annotations
 import random
 
 import torch
+from emulated_device import EmulatedDevice
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import malletrain.train as mt
-from emulated_device import EmulatedDevice
 
 SEED = 5
 GLOBAL_BATCH = 32

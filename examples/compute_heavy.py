@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 import torch
+from emulated_device import EmulatedDevice
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import malletrain.train as mt
-from emulated_device import EmulatedDevice
 
 SEED = 4
 GLOBAL_BATCH = 128

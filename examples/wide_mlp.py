@@ -6,13 +6,13 @@ Its gradients dominate: the link is busy for longer than the device, and soon no
 from __future__ import annotations
 
 import torch
+from emulated_device import EmulatedDevice
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import malletrain.train as mt
-from emulated_device import EmulatedDevice
 
 SEED = 3
 GLOBAL_BATCH = 128

@@ -1,0 +1,1 @@
+"""The main job: real training on nodes that come and go, checked and reported."""

@@ -1,0 +1,131 @@
+"""Make the idle intervals that the demo's nodes follow: `python -m demo.trace > FILE`.
+
+Nothing is taken from a real machine's log. What is imitated of published ones: an idle interval is
+475 s in the median and 1,192 s in the mean (a log-normal has that), and a quarter of the leave
+events are large and sudden, a whole group of nodes at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+MEDIAN_IDLE_S = 475.0
+MEAN_IDLE_S = 1192.0
+#: Between two idle intervals of a node lies a job of the main scheduler; some are longer.
+MEAN_GAP_S = 60.0
+#: Leaves of one node alone for each leave of the whole group.
+LONE_LEAVES = 3
+
+#: How many trace seconds pass in a second of the demo.
+SPEED = 20.0
+DEMO_GROUPS = {"a": 3, "b": 3, "c": 2}
+_SEED = 3037
+_FROM_S = 30.0 * 3600
+_LENGTH_S = 400.0 * SPEED
+#: An agent would hardly have started.
+_SHORTEST_S = 2.0 * SPEED
+#: A node that was taken back stays away for this long: its grace period must have ended.
+_SHORTEST_GAP_S = 6.0 * SPEED
+#: All nodes are taken at once, and for a while there is none.
+BLACKOUT_FROM_S = 100.0 * SPEED
+BLACKOUT_TO_S = 108.0 * SPEED
+#: The first node to leave alone after this time is lost without notice.
+_KILL_AFTER_S = 60.0 * SPEED
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """A node is ours from one time to another; a kill gives no notice."""
+
+    from_s: float
+    to_s: float
+    node: str
+    end: str = "planned"
+
+
+def draw(groups: Iterable[Sequence[str]], until_s: float, seed: int) -> list[Interval]:
+    """Return the idle intervals of all groups until at least `until_s`."""
+    random_ = random.Random(seed)  # noqa: S311  # a trace to replay, no secret
+    return sorted(i for nodes in groups for i in _group(nodes, until_s, random_))
+
+
+def _group(nodes: Sequence[str], until_s: float, random_: random.Random) -> list[Interval]:
+    """Let nodes leave alone some times, then all of them together, again and again."""
+    intervals: list[Interval] = []
+    start_s = 0.0
+    while start_s < until_s:
+        idle_s = {node: [_draw_idle_s(random_)] for node in nodes}
+        for _ in range(LONE_LEAVES):
+            idle_s[random_.choice(nodes)].append(_draw_idle_s(random_))
+        gaps_s = {n: [random_.expovariate(1 / MEAN_GAP_S) for _ in idle_s[n]] for n in nodes}
+        length_s = max(sum(idle_s[n]) + sum(gaps_s[n]) for n in nodes)
+        for node in nodes:
+            shares = [random_.random() for _ in gaps_s[node]]
+            slack_s = length_s - sum(idle_s[node]) - sum(gaps_s[node])
+            at_s = start_s
+            for lasts_s, gap_s, share in zip(idle_s[node], gaps_s[node], shares, strict=True):
+                at_s += gap_s + slack_s * share / sum(shares)
+                intervals.append(Interval(at_s, at_s + lasts_s, node))
+                at_s += lasts_s
+        start_s += length_s
+    return intervals
+
+
+def _draw_idle_s(random_: random.Random) -> float:
+    spread = math.sqrt(2 * math.log(MEAN_IDLE_S / MEDIAN_IDLE_S))
+    return MEDIAN_IDLE_S * math.exp(random_.gauss(0.0, spread))
+
+
+def demo_intervals() -> list[Interval]:
+    """Return the bundled trace: a window of a drawn one, with a kill and a time without nodes."""
+    groups = [[f"{g}{i + 1}" for i in range(size)] for g, size in DEMO_GROUPS.items()]
+    drawn = draw(groups, _FROM_S + _LENGTH_S, _SEED)
+    window = [_windowed(interval) for interval in drawn]
+    parts = sorted(part for interval in window for part in _with_blackout(interval))
+    return _with_kill(_with_gaps(parts))
+
+
+def _windowed(interval: Interval) -> Interval:
+    from_s = max(interval.from_s - _FROM_S, 0.0)
+    to_s = min(interval.to_s - _FROM_S, _LENGTH_S)
+    return replace(interval, from_s=round(from_s, 1), to_s=round(to_s, 1))
+
+
+def _with_blackout(interval: Interval) -> list[Interval]:
+    before = replace(interval, to_s=min(interval.to_s, BLACKOUT_FROM_S))
+    after = replace(interval, from_s=max(interval.from_s, BLACKOUT_TO_S))
+    return [part for part in (before, after) if part.from_s < part.to_s]
+
+
+def _with_gaps(intervals: list[Interval]) -> list[Interval]:
+    kept: list[Interval] = []
+    away_until_s: dict[str, float] = {}
+    for interval in intervals:
+        from_s = max(interval.from_s, away_until_s.get(interval.node, 0.0))
+        if interval.to_s - from_s >= _SHORTEST_S:
+            kept.append(replace(interval, from_s=from_s))
+            away_until_s[interval.node] = interval.to_s + _SHORTEST_GAP_S
+    return sorted(kept)
+
+
+def _with_kill(intervals: list[Interval]) -> list[Interval]:
+    ends = [interval.to_s for interval in intervals]
+    alone = [i for i in intervals if i.to_s > _KILL_AFTER_S and ends.count(i.to_s) == 1]
+    victim = min(alone, key=lambda interval: interval.to_s)
+    return [replace(i, end="kill") if i == victim else i for i in intervals]
+
+
+def write(intervals: Iterable[Interval], to: TextIO) -> None:
+    rows = csv.writer(to, lineterminator="\n")
+    rows.writerow(["node", "idle_from_s", "idle_to_s", "end"])
+    rows.writerows([i.node, f"{i.from_s:.1f}", f"{i.to_s:.1f}", i.end] for i in intervals)
+
+
+if __name__ == "__main__":
+    write(demo_intervals(), sys.stdout)
