@@ -20,8 +20,9 @@ from matplotlib.ticker import (
 
 from malletrain.report.data import JobReport, LossPoints, MarkKind, RunReport
 
-#: Okabe and Ito's palette, told apart with any colour vision, without black.
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900")
+#: Okabe and Ito's palette, told apart with any colour vision, without black and with a blue that
+#: can be seen on a dark page.
+_COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900")
 _OTHERS_COLOUR = "#9a9a9a"
 #: Stands for the page's text colour until the SVG is written.
 _INK = "#010203"
