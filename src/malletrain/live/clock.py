@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 class Clock(Protocol):
@@ -26,3 +29,21 @@ class WallClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def within(clock: Clock, limit_s: float, work: Awaitable[_Result]) -> _Result:
+    """Await the work, and cancel it once the clock says that the limit has passed.
+
+    Raises:
+        TimeoutError: it has.
+    """
+    task = asyncio.ensure_future(work)
+    nap = asyncio.ensure_future(clock.sleep(limit_s))
+    try:
+        await asyncio.wait((task, nap), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise TimeoutError(f"not done within {limit_s:g} s")
+        return task.result()
+    finally:
+        task.cancel()
+        nap.cancel()

@@ -1,0 +1,286 @@
+"""A node's agent: the controller's hand on the node, and the first to hear that it must be left.
+
+It connects outwards, so no port is open on a node. It ends at once when nobody needs the node any
+more: the main scheduler's job waits for that, whatever grace period there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from malletrain.core.model import Node
+from malletrain.errors import MalleTrainError
+from malletrain.live.clock import Clock, WallClock, within
+from malletrain.live.launcher import Launcher, ZygoteLauncher
+from malletrain.live.uplink import Connect, Uplink
+from malletrain.live.websocket import WebSocketConnector
+from malletrain.live.wire import (
+    PROTOCOL,
+    AgentHello,
+    AgentLeaving,
+    ReleaseNode,
+    StartWorkers,
+    StopWorkers,
+    StoreValue,
+    ToAgent,
+    Welcome,
+)
+from malletrain.live.workers import WatchSettings, Workers
+
+#: The end must be over before the batch system's SIGKILL.
+_MARGIN_S = 0.5
+#: Reaping killed workers, then the last messages, may take this long each.
+_END_LIMIT_S = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    #: Private to the node's agent: its workers' socket lies there.
+    run_dir: Path
+    #: From the first signal to SIGKILL, by the batch system.
+    grace_s: float = 30.0
+    away_limit_s: float = 600.0
+    watch: WatchSettings = field(default_factory=WatchSettings)
+    #: What workers get beside the environment that the job asks for.
+    base_env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Agent:
+    """Serves one node until it is released, its grace is over, or the controller stays away."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: AgentSettings,
+        *,
+        clock: Clock,
+        connect: Connect,
+        launcher: Launcher,
+        jitter: Callable[[], float],
+        new_secret: Callable[[], str],
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._clock = clock
+        self._incarnation = new_secret()
+        self._uplink = Uplink(
+            connect,
+            clock,
+            jitter,
+            hello=self._hello,
+            receive=self._receive,
+            away_limit_s=settings.away_limit_s,
+        )
+        self._workers = Workers(
+            node.id,
+            settings.run_dir,
+            settings.watch,
+            base_env=settings.base_env,
+            clock=clock,
+            launcher=launcher,
+            new_secret=new_secret,
+            say=self._uplink.send,
+            forget=self._uplink.forget,
+        )
+        #: Starting may have to wait for the launcher; all else goes on meanwhile.
+        self._orders: asyncio.Queue[StartWorkers | StopWorkers] = asyncio.Queue()
+        self._leaving = asyncio.Event()
+        self._leave_reason = ""
+        self._over = asyncio.Event()
+        self._over_reason = ""
+
+    async def run(self) -> None:
+        """Serve the node; when this returns, its workers are gone."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._workers.start(tasks)
+                tasks.create_task(self._keep_up())
+                tasks.create_task(self._carry_out())
+                tasks.create_task(self._leave())
+                tasks.create_task(self._until_over())
+        except* _Over:
+            _logger.info("node %s ended: %s", self._node.id, self._over_reason)
+        finally:
+            await self._workers.close()
+
+    def leave(self, reason: str) -> None:
+        """The node is wanted back: end once no worker needs it, when grace is over at last."""
+        self._leave_reason = reason
+        self._leaving.set()
+
+    # -- the controller ---------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        await self._uplink.run()
+        self._end("the controller stays away")
+
+    def _hello(self) -> AgentHello:
+        return AgentHello(
+            protocol=PROTOCOL,
+            node=self._node,
+            incarnation=self._incarnation,
+            pid=os.getpid(),
+            workers=self._workers.infos,
+        )
+
+    def _receive(self, message: ToAgent) -> None:
+        match message:
+            case Welcome():
+                _logger.info("connected to %s", message.controller)
+                self._workers.stop(message.stop_worker_ids, grace_s=0)
+                if self._node.leaving_at_s is not None:
+                    self._say_leaving()
+            case StartWorkers() | StopWorkers():
+                self._orders.put_nowait(message)
+            case StoreValue():
+                self._workers.answer(message)
+            case ReleaseNode():
+                self._end(f"released: {message.reason}")
+            case _:
+                self._workers.pass_on(message)
+
+    async def _carry_out(self) -> None:
+        while True:
+            order = await self._orders.get()
+            if isinstance(order, StopWorkers):
+                self._workers.stop(order.worker_ids, order.grace_s)
+            elif self._node.leaving_at_s is not None:
+                # The controller learns of the leave, or of the lost node, behind this order.
+                _logger.info("starts nothing for %s: the node is leaving", order.job_id)
+            else:
+                await self._workers.start_workers(order)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def _leave(self) -> None:
+        await self._leaving.wait()
+        grace_s = self._settings.grace_s
+        leaving_at_s = self._clock.now_s() + grace_s
+        self._node = msgspec.structs.replace(self._node, leaving_at_s=leaving_at_s)
+        if self._uplink.is_connected:
+            self._say_leaving()
+        margin_s = min(_MARGIN_S, grace_s / 4)
+        try:
+            await within(self._clock, grace_s - margin_s, self._workers.none_left.wait())
+        except TimeoutError:
+            self._end("the grace period is over")
+        else:
+            self._end("leaving, and no worker is left")
+
+    def _say_leaving(self) -> None:
+        assert self._node.leaving_at_s is not None
+        left_s = max(0.0, self._node.leaving_at_s - self._clock.now_s())
+        self._uplink.send(
+            AgentLeaving(node_id=self._node.id, grace_s=left_s, reason=self._leave_reason)
+        )
+
+    def _end(self, reason: str) -> None:
+        self._over_reason = self._over_reason or reason
+        self._over.set()
+
+    async def _until_over(self) -> None:
+        await self._over.wait()
+        self._workers.kill_all(f"ended with its node: {self._over_reason}")
+        with contextlib.suppress(TimeoutError):
+            await within(self._clock, _END_LIMIT_S, self._workers.none_left.wait())
+        with contextlib.suppress(TimeoutError):
+            await within(self._clock, _END_LIMIT_S, self._uplink.flush())
+        # The way to end the other tasks of a task group.
+        raise _Over
+
+
+class _Over(Exception):  # noqa: N818 - no error
+    pass
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="malletrain.live.agent", description=__doc__)
+    add = parser.add_argument
+    add("--controller", required=True, help="its url, or a JSON file with a `url`")
+    add("--token-file", type=Path, required=True)
+    add("--node-id", required=True)
+    add("--group", default="", help="cabinet, switch or dragonfly group")
+    add("--node-class", default="")
+    add("--gpus", type=int, default=0)
+    add("--expected-end", type=float, metavar="EPOCH_S", help="when the batch system wants it back")
+    add("--run-dir", type=Path, required=True, help="private and short: a socket lies there")
+    add("--zygote", type=Path, help="socket of the machine's zygote; default: an own zygote")
+    add("--preload", default="", help="modules that an own zygote imports, by comma")
+    add("--grace-s", type=float, default=30.0, help="from the leave signal to SIGKILL")
+    add("--leave-signal", action="append", metavar="NAME", help="default: SIGTERM")
+    add("--controller-away-limit-s", type=float, default=600.0)
+    add("--heartbeat-limit-s", type=float, default=10.0)
+    add("--hang-limit-s", type=float, default=120.0)
+    return parser.parse_args(arguments)
+
+
+def _agent(options: argparse.Namespace) -> Agent:
+    clock = WallClock()
+    node = Node(
+        options.node_id,
+        clock.now_s(),
+        gpus=options.gpus,
+        group=options.group,
+        node_class=options.node_class,
+        expected_end_at_s=options.expected_end,
+    )
+    settings = AgentSettings(
+        options.run_dir,
+        grace_s=options.grace_s,
+        away_limit_s=options.controller_away_limit_s,
+        watch=WatchSettings(options.heartbeat_limit_s, options.hang_limit_s),
+        base_env=dict(os.environ),
+    )
+    preload = [name for name in options.preload.split(",") if name]
+    return Agent(
+        node,
+        settings,
+        clock=clock,
+        connect=WebSocketConnector(options.controller, options.token_file),
+        launcher=ZygoteLauncher(options.zygote, preload),
+        jitter=random.random,
+        new_secret=lambda: secrets.token_hex(16),
+    )
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    agent = _agent(options)
+    loop = asyncio.get_running_loop()
+    for name in options.leave_signal or ["SIGTERM"]:
+        loop.add_signal_handler(signal.Signals[name], agent.leave, f"the node got {name}")
+    await agent.run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s agent: %(message)s")
+    if os.getpgrp() != os.getpid():
+        # Whoever kills this group kills everything on the node, and nothing else.
+        os.setpgid(0, 0)
+    status = 0
+    try:
+        asyncio.run(_serve(options))
+    except* MalleTrainError as errors:
+        for error in errors.exceptions:
+            sys.stderr.write(f"agent: {error}\n")
+        status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
