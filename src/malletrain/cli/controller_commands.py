@@ -23,7 +23,14 @@ _END_WITHIN_S = 60.0
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="A TOML file; default: all its defaults.", dir_okay=False),
+]
+
+
 def up(
+    config: ConfigOption = None,
     state_dir: StateDirOption = DEFAULT_STATE_DIR,
 ) -> None:
     """Start the controller, and local nodes."""
@@ -49,17 +56,26 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write it.", dir_okay=False)
     ] = Path("report.html"),
+    config: ConfigOption = None,
     state_dir: StateDirOption = DEFAULT_STATE_DIR,
 ) -> None:
     """Write a page with plots and figures of all that the journal holds."""
+    from malletrain.config import Config
+
     try:
         from malletrain.report import write_report
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise UserError(
             f"the report needs {error.name}, which is not installed: "
             f"pip install 'malletrain[report]'"
         ) from error
-    write_report(open_state_dir(state_dir).path, output)
+    journal = open_state_dir(state_dir).journal_path
+    try:
+        write_report(journal, output, settings=Config.load(config).core)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {output}: {error.strerror}; name another --output"
+        ) from error
     typer.echo(str(output))
 
 
