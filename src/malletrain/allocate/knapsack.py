@@ -71,23 +71,31 @@ def _price(menu: Menu, nodes: int) -> tuple[float, Ints, Ints]:
         return 0.0, most, most
     fewest = np.zeros_like(most)
     part, rows = menu, np.arange(most.size)
-    num_settled = 0
+    lowest, highest, num_settled = fewest, most, 0
     while True:
-        gained = menu.values[menu.at(most)[rows]] - menu.values[menu.at(fewest)[rows]]
-        low, high = part.total(fewest[rows]), part.total(most[rows])
+        # Both bounds are lines in the price; the next price is where they meet.
+        starts = menu.starts[rows]
+        gained = menu.values[starts + highest] - menu.values[starts + lowest]
+        low, high = part.total(lowest), part.total(highest)
         price = float((gained * part.copies).sum()) / (high - low)
         counts = _counts_at(blocks, price)
         num_counts = part.total(counts)
         if not low < num_counts < high:
             return price, fewest, most
-        (fewest if num_settled + num_counts <= nodes else most)[rows] = counts
-        rows = np.flatnonzero(most > fewest)
-        part = menu.between(rows, fewest[rows], most[rows])
+        if num_settled + num_counts <= nodes:
+            fewest[rows] = lowest = counts
+        else:
+            most[rows] = highest = counts
+        is_open = highest > lowest
+        num_settled += int((lowest * part.copies)[~is_open].sum())
+        rows, lowest, highest = rows[is_open], lowest[is_open], highest[is_open]
+        part = menu.between(rows, lowest, highest)
         blocks = part.blocks()
-        num_settled = menu.total(fewest) - part.total(fewest[rows])
 
 
 def _counts_at(blocks: list[Menu], price: float) -> Ints:
+    if len(blocks) == 1:
+        return blocks[0].counts_at(price)
     return np.concatenate([block.counts_at(price) for block in blocks])
 
 
@@ -169,58 +177,63 @@ def _close(core: _Core, work_limit: int) -> tuple[_Best, float]:
     core_size = _FIRST_CORE
     floor = 0.0
     while True:
-        pool = pool.below(best.shortfall - core.rounding)
-        if pool.choices.size == 0:
+        pool = pool.only(pool.losses < best.shortfall - core.rounding)
+        if pool.losses.size == 0:
             return best, 0.0
-        chosen, next_floor = pool.least(core_size, best.shortfall)
-        table = _Table(core, best, _deviations(core, chosen), work_limit)
+        is_chosen, next_floor = pool.least(core_size)
+        is_rest = ~is_chosen
+        rest = pool.only(is_rest)
+        table = _Table(core, best, pool.only(is_chosen), rest, work_limit)
         table.fill()
         best = table.best
         work_limit = table.work_left
         if work_limit <= 0:
             return best, max(0.0, best.shortfall - floor)
         floor = next_floor
-        if best.shortfall <= floor + core.rounding:
+        # Better counts have a choice of the rest: it, and another of the rest or none such.
+        least = rest.losses + np.minimum(floor, table.least_shortfall(core.idle - rest.steps))
+        is_chosen[is_rest] = least < best.shortfall - core.rounding
+        if not is_chosen[is_rest].any():
             return best, 0.0
+        pool = pool.only(is_chosen)
         core_size *= _CORE_GROWTH
 
 
 def _with_one_move(core: _Core, best: _Best) -> _Best:
     """Try every deviation of one claim alone."""
-    first_row = 0
-    for block in core.menu.blocks():
-        last_row = first_row + block.starts.size
-        left = np.repeat(core.base[first_row:last_row] + core.idle, block.sizes) - block.nodes
-        shortfalls = core.price * left
-        shortfalls += block.losses(core.price)
-        shortfalls[left < 0] = np.inf
-        choice = int(shortfalls.argmin())
-        if shortfalls[choice] < best.shortfall - core.rounding:
-            row = first_row + int(np.searchsorted(block.starts, choice, side="right")) - 1
-            best = _Best(((row, int(block.nodes[choice])),), float(shortfalls[choice]))
-        first_row = last_row
-    return best
+    menu = core.menu
+    # What a row may have then are its first choices: the maxima of every second slice.
+    ends = menu.starts + np.minimum(menu.sizes, core.base + core.idle + 1)
+    slices = np.stack([menu.starts, ends], axis=1).ravel()
+    if ends[-1] == menu.values.size:
+        slices = slices[:-1]
+    gains = np.maximum.reduceat(menu.values, slices)[::2] - menu.values[menu.at(core.base)]
+    row = int(gains.argmax())
+    if gains[row] <= core.rounding:
+        return best
+    count = int(menu.values[menu.starts[row] : ends[row]].argmax())
+    return _Best(((row, count),), best.shortfall - float(gains[row]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pool:
-    """Choices other than the base's that may be in better counts."""
+    """Choices other than the base's that may be in better counts: deviations, by row."""
 
-    #: Where in the menu, ascending.
-    choices: Ints
+    #: Ascending.
+    rows: Ints
+    #: By how many nodes each deviates from the base.
+    steps: Ints
     losses: Floats
 
-    def below(self, loss: float) -> _Pool:
-        is_kept = self.losses < loss
-        return _Pool(self.choices[is_kept], self.losses[is_kept])
+    def only(self, is_kept: NDArray[np.bool_]) -> _Pool:
+        return _Pool(self.rows[is_kept], self.steps[is_kept], self.losses[is_kept])
 
-    def least(self, size: int, shortfall: float) -> tuple[_Pool, float]:
-        """Choose about `size` choices; no other has less loss than the second result."""
-        if self.choices.size <= size:
-            return self, shortfall
+    def least(self, size: int) -> tuple[NDArray[np.bool_], float]:
+        """Choose about `size`; no other has less loss than the second result."""
+        if self.losses.size <= size:
+            return np.ones(self.losses.size, dtype=np.bool_), np.inf
         is_chosen = self.losses <= np.partition(self.losses, size)[size]
-        rest = float(self.losses[~is_chosen].min(initial=shortfall))
-        return _Pool(self.choices[is_chosen], self.losses[is_chosen]), rest
+        return is_chosen, float(self.losses[~is_chosen].min(initial=np.inf))
 
 
 def _useful(core: _Core, shortfall: float) -> _Pool:
@@ -234,7 +247,9 @@ def _useful(core: _Core, shortfall: float) -> _Pool:
         choices.append(useful + first_choice)
         losses.append(block_losses[useful])
         first_row, first_choice = last_row, first_choice + block.values.size
-    return _Pool(np.concatenate(choices), np.concatenate(losses))
+    places = np.concatenate(choices)
+    rows = np.searchsorted(core.menu.starts, places, side="right") - 1
+    return _Pool(rows, core.menu.nodes[places] - core.base[rows], np.concatenate(losses))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,17 +264,15 @@ class _Deviations:
 
 def _deviations(core: _Core, chosen: _Pool) -> list[_Deviations]:
     """Gather the chosen choices by row; least loss first."""
-    rows = np.searchsorted(core.menu.starts, chosen.choices, side="right") - 1
-    steps = core.menu.nodes[chosen.choices] - core.base[rows]
-    firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+    firsts = np.flatnonzero(np.diff(chosen.rows, prepend=-1))
     gathered = [
         _Deviations(
-            row=int(rows[first]),
-            copies=int(core.menu.copies[rows[first]]),
-            steps=steps[first:last].tolist(),
+            row=int(chosen.rows[first]),
+            copies=int(core.menu.copies[chosen.rows[first]]),
+            steps=chosen.steps[first:last].tolist(),
             losses=chosen.losses[first:last].tolist(),
         )
-        for first, last in pairwise([*firsts.tolist(), rows.size])
+        for first, last in pairwise([*firsts.tolist(), chosen.rows.size])
     ]
     return sorted(gathered, key=lambda deviations: min(deviations.losses))
 
@@ -281,8 +294,9 @@ class _Table:
     """
 
     def __init__(
-        self, core: _Core, best: _Best, gathered: list[_Deviations], work_limit: int
+        self, core: _Core, best: _Best, chosen: _Pool, rest: _Pool, work_limit: int
     ) -> None:
+        gathered = _deviations(core, chosen)
         self.best = best
         self.work_left = work_limit
         self._core = core
@@ -291,9 +305,11 @@ class _Table:
         #: `_losses[i]` is the least loss of the sum `_lowest_sum + i`.
         self._lowest_sum = 0
         self._losses = np.zeros(1)
-        #: What the claims still to come can add and take away at most.
-        self._rest_up = sum(max(0, *d.steps) * d.copies for d in gathered)
-        self._rest_down = sum(min(0, *d.steps) * d.copies for d in gathered)
+        #: What the claims still to come, and one choice of the rest, can add and take away at most.
+        self._rest_up = int(rest.steps.max(initial=0))
+        self._rest_up += sum(max(0, *d.steps) * d.copies for d in gathered)
+        self._rest_down = int(rest.steps.min(initial=0))
+        self._rest_down += sum(min(0, *d.steps) * d.copies for d in gathered)
 
     def fill(self) -> None:
         """Take all claims in turn, until the work limit; `best` is then the best of all."""
@@ -310,6 +326,16 @@ class _Table:
                     break  # Neither would any more claims that are the same.
                 self._end_here()
             self._rest_up, self._rest_down = rest_up, rest_down
+
+    def least_shortfall(self, idle: Ints) -> Floats:
+        """Return the least shortfall of the table's claims alone if so many nodes are idle."""
+        if self._losses.size == 0:
+            return np.full(idle.size, np.inf)
+        sums = self._lowest_sum + np.arange(self._losses.size)
+        least = np.minimum.accumulate(self._losses - self._core.price * sums)
+        index = np.minimum(idle - self._lowest_sum, sums.size - 1)
+        found = least[np.maximum(index, 0)] + self._core.price * idle
+        return np.where(index < 0, np.inf, found)
 
     def _take_turn(self, deviations: _Deviations) -> bool:
         """Let one claim deviate or not; False if that leads to no sum at less loss."""

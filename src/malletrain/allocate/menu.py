@@ -49,8 +49,8 @@ class Menu:
         sizes = np.array([len(v) for v in values], dtype=np.intp)
         starts = np.cumsum(sizes) - sizes
         flat = np.concatenate(values, dtype=np.float64) if values else np.empty(0)
-        ramp = np.arange(sizes.max(initial=0), dtype=np.int32)
-        nodes = np.concatenate([ramp[:size] for size in sizes.tolist()] or [ramp])
+        nodes = np.arange(flat.size, dtype=np.int32)
+        nodes -= np.repeat(starts.astype(np.int32), sizes)
         num_claims = np.ones_like(sizes) if copies is None else np.array(copies, dtype=np.intp)
         return cls(flat, nodes, starts, sizes, num_claims)
 
@@ -134,10 +134,15 @@ class Offer:
         claims = problem.claims
         _check_problem(problem)
         _check_bounds(claims)
-        members = _alike(claims, sets_owners_apart=sets_owners_apart)
-        kinds = [claims[row[0]] for row in members]
-        order = np.array([index for row in members for index in row], dtype=np.intp)
-        menu = Menu.of_values([c.values for c in kinds], [len(row) for row in members])
+        menu = Menu.of_values([c.values for c in claims])
+        order = np.arange(len(claims))
+        kinds = claims
+        last_values = menu.values[menu.starts + menu.sizes - 1]
+        if np.unique(last_values).size < len(claims):  # most claims differ in these already
+            members = _alike(claims, sets_owners_apart=sets_owners_apart)
+            kinds = tuple(claims[row[0]] for row in members)
+            order = np.array([index for row in members for index in row], dtype=np.intp)
+            menu = Menu.of_values([c.values for c in kinds], [len(row) for row in members])
         gaps = [(i, c.min_nodes) for i, c in enumerate(kinds) if c.min_nodes > 1]
         starts = menu.starts.tolist()
         for row, min_nodes in gaps:
@@ -169,17 +174,11 @@ class Offer:
 
 def _alike(claims: Sequence[Claim], *, sets_owners_apart: bool) -> list[list[int]]:
     """Group claims that differ in nothing that an allocator looks at, in order."""
-    owners = [c.owner if sets_owners_apart else "" for c in claims]
-    brief = [
-        (c.max_nodes, c.min_nodes, c.current_nodes, float(c.values[-1]), owner)
-        for c, owner in zip(claims, owners, strict=True)
-    ]
-    # Most claims differ in the brief already, and their bytes need not be compared.
-    if len(set(brief)) == len(claims):
-        return [[i] for i in range(len(claims))]
     groups: dict[object, list[int]] = {}
     for index, claim in enumerate(claims):
-        groups.setdefault((brief[index], claim.values.tobytes()), []).append(index)
+        owner = claim.owner if sets_owners_apart else ""
+        key = (claim.min_nodes, claim.current_nodes, owner, claim.values.tobytes())
+        groups.setdefault(key, []).append(index)
     return list(groups.values())
 
 
