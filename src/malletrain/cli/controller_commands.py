@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from malletrain.cli.options import (
     DEFAULT_STATE_DIR,
@@ -16,7 +18,10 @@ from malletrain.cli.options import (
     open_state_dir,
     print_json,
 )
-from malletrain.errors import UserError
+from malletrain.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from malletrain.config import Config
 
 _POLL_EVERY_S = 0.1
 _END_WITHIN_S = 60.0
@@ -29,11 +34,80 @@ ConfigOption = Annotated[
 ]
 
 
+class BatchName(enum.Enum):
+    LOCAL = "local"
+
+
 def up(
+    *,
+    batch: Annotated[BatchName, typer.Option(help="Where nodes come from.")] = BatchName.LOCAL,
+    nodes: Annotated[
+        int | None, typer.Option(min=0, help="Open this many local nodes at once.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Local nodes come and go as this file says.", dir_okay=False),
+    ] = None,
+    speed: Annotated[
+        float | None, typer.Option(help="Seconds of the trace that pass in one second.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where to listen on loopback; 0: a free port.")
+    ] = 0,
     config: ConfigOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once it answers; it runs on.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take a state directory on a network file system.")
+    ] = False,
     state_dir: StateDirOption = DEFAULT_STATE_DIR,
 ) -> None:
     """Start the controller, and local nodes."""
+    settings = _up_settings(config, nodes, trace, speed)
+    directory = open_state_dir(state_dir)
+    if not detach:
+        from malletrain.live.main import run_controller
+
+        run_controller(directory, settings, port=port, is_forced=force)
+        return
+    from malletrain.cli.background import start
+
+    given = {
+        "--batch": batch.value,
+        "--nodes": nodes,
+        "--trace": trace and trace.absolute(),
+        "--speed": speed,
+        "--port": port,
+        "--config": config and config.absolute(),
+        "--state-dir": directory.path,
+    }
+    words = [word for name, value in given.items() if value is not None for word in (name, value)]
+    endpoint = start(directory, [*map(str, words), *(["--force"] if force else [])])
+    typer.echo(f"controller {endpoint.pid} answers at {endpoint.url}", err=True)
+
+
+def _up_settings(
+    config: Path | None, nodes: int | None, trace: Path | None, speed: float | None
+) -> Config:
+    """Return the configuration file's settings under those of the command line."""
+    from malletrain.config import Config
+
+    if trace is not None and nodes is not None:
+        raise UsageError("--nodes and --trace both say which nodes there are: give one of them")
+    if trace is not None and not trace.is_file():
+        raise UsageError(f"--trace {trace} is no file: check its name")
+    if speed is not None and not 0 < speed < float("inf"):
+        raise UsageError(f"--speed is {speed:g}: it must be above 0; 1 is real time")
+    settings = Config.load(config)
+    local = settings.local
+    if nodes is not None:
+        local = replace(local, nodes=nodes, trace="", max_nodes=max(nodes, local.max_nodes))
+    if trace is not None:
+        local = replace(local, trace=str(trace.absolute()), nodes=0)
+    if speed is not None:
+        local = replace(local, speed=speed)
+    return replace(settings, local=local)
 
 
 def down(state_dir: StateDirOption = DEFAULT_STATE_DIR) -> None:
