@@ -42,6 +42,11 @@ def test_duration(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 
 
+def test_a_headline_gives_the_terminal_no_orders() -> None:
+    assert words.headline("went \x1b[2Jaway\nTraceback") == "went ?[2Jaway"
+    assert words.headline("") == ""
+
+
 @pytest.mark.parametrize("value", [None, 0.4321, 12.3456, 1.2345e-7, 9.87e12])
 def test_a_loss_fits_its_column(value: float | None) -> None:
     assert 0 < len(words.loss(value)) <= 8

@@ -125,7 +125,7 @@ def _job_row(job: JobView) -> tuple[str, ...]:
         words.loss(job.loss),
         words.rescales(job),
         words.duration(job.stall_s),
-        job.note.splitlines()[0] if job.note else "",
+        words.headline(job.note),
     )
 
 

@@ -131,7 +131,9 @@ def _decision(view: ClusterView, width: int, most_lines: int) -> list[Text]:
     label = f"{'decision':<{_LABEL_CELLS}}"
     if view.decision is None:
         return [Text.assemble((label, "dim"), "none yet")]
-    reason = Text(f"{words.ago(view.now_s - view.decision.at_s)}: {view.decision.reason}")
+    reason = Text(
+        f"{words.ago(view.now_s - view.decision.at_s)}: {words.headline(view.decision.reason)}"
+    )
     lines = _wrapped(reason, width - _LABEL_CELLS, most_lines)
     labels = [label, *[" " * _LABEL_CELLS] * most_lines]
     return [Text.assemble((label, "dim"), line) for label, line in zip(labels, lines, strict=False)]
@@ -153,9 +155,10 @@ def _notes(view: ClusterView) -> list[Text]:
         return []
     job = max(noted, key=lambda job: (job.phase == "failed", job.activity != "over"))
     others = f"  (and {words.count(len(noted) - 1, 'more note')})" if len(noted) > 1 else ""
-    first_line = job.note.splitlines()[0]
     return [
-        Text.assemble((f"{'note':<{_LABEL_CELLS}}", "dim"), f"{job.name}: {first_line}{others}")
+        Text.assemble(
+            (f"{'note':<{_LABEL_CELLS}}", "dim"), f"{job.name}: {words.headline(job.note)}{others}"
+        )
     ]
 
 
@@ -192,7 +195,7 @@ _COLUMNS = (
     _Column("stall", 7, True, 100, lambda job: words.duration(job.stall_s)),
     _Column("node-s", 7, True, 120, lambda job: words.compact(job.node_s.offered)),
     _Column("measured at", 14, False, 140, lambda job: ",".join(map(str, job.measured_at)) or "-"),
-    _Column("note", 30, False, 190, lambda job: job.note.splitlines()[0] if job.note else ""),
+    _Column("note", 30, False, 190, lambda job: words.headline(job.note)),
 )
 
 

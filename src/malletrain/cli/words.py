@@ -46,6 +46,12 @@ def ago(seconds: float) -> str:
     return f"{duration(float(round(max(seconds, 0.0))))} ago"
 
 
+def headline(text: str) -> str:
+    """Return the first line, with nothing in it that a terminal would obey."""
+    first, *_ = text.splitlines() or [""]
+    return "".join(letter if letter.isprintable() else "?" for letter in first)
+
+
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
