@@ -39,7 +39,7 @@ PROTOCOL = 1
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 #: A worker's environment: where its agent listens, who it is, and the proof that it is.
-SOCKET_ENV = "MALLETRAIN_SOCKET"
+SOCKET_ENV = "MALLETRAIN_AGENT_SOCKET"
 JOB_ID_ENV = "MALLETRAIN_JOB_ID"
 WORKER_ID_ENV = "MALLETRAIN_WORKER_ID"
 SECRET_ENV = "MALLETRAIN_SECRET"  # noqa: S105 - the variable's name, not a secret
