@@ -27,6 +27,10 @@ class ConfigError(UserError):
     """The configuration file is wrong: which key, what it has, what it may have."""
 
 
+class TraceError(UserError):
+    """A line of a trace is no interval: which file, which line, and what it should be."""
+
+
 class UnknownJobError(UserError):
     """No job has this id or name."""
 
@@ -54,3 +58,7 @@ class BatchError(MalleTrainError):
 
 class WireError(MalleTrainError):
     """A peer sent something that is no message of ours; the connection is closed."""
+
+
+class TrainError(UserError):
+    """The training script does something the library cannot make malleable."""
