@@ -31,6 +31,10 @@ class TraceError(UserError):
     """A line of a trace is no interval: which file, which line, and what it should be."""
 
 
+class ConflictError(UserError):
+    """The request does not fit the state as it is now."""
+
+
 class UnknownJobError(UserError):
     """No job has this id or name."""
 

@@ -22,8 +22,10 @@ Answer = Callable[[str, StoreValue], None]
 @dataclass(slots=True)
 class _Space:
     values: dict[str, bytes] = field(default_factory=dict)
-    #: Key -> (node id, request) of those that wait for it.
-    waiters: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
+    #: Key -> (node id, request) of those that wait for it; agents may ask twice.
+    waiters: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
+    #: (node id, request) -> the sum it was told, for one that asks again.
+    sums: dict[tuple[str, int], bytes] = field(default_factory=dict)
     size_bytes: int = 0
 
 
@@ -54,7 +56,7 @@ class Rendezvous:
             return False
         value = space.values.get(message.key)
         if value is None:
-            space.waiters[message.key].append((node_id, message.request))
+            space.waiters[message.key].add((node_id, message.request))
         else:
             self._answer(node_id, StoreValue(request=message.request, value=value))
         return True
@@ -64,12 +66,14 @@ class Rendezvous:
         space = self._space(message.job_id, message.generation)
         if space is None:
             return False
-        try:
-            total = int(space.values.get(message.key, b"0")) + message.amount
-        except ValueError:
-            return False
-        value = str(total).encode()
-        self._put(space, message.key, value)
+        value = space.sums.get((node_id, message.request))
+        if value is None:
+            try:
+                total = int(space.values.get(message.key, b"0")) + message.amount
+            except ValueError:
+                return False
+            value = space.sums[node_id, message.request] = str(total).encode()
+            self._put(space, message.key, value)
         self._answer(node_id, StoreValue(request=message.request, value=value))
         return True
 
@@ -88,8 +92,8 @@ class Rendezvous:
         """Nobody waits there any more."""
         for spaces in self._spaces.values():
             for space in spaces.values():
-                for key, waiters in list(space.waiters.items()):
-                    space.waiters[key] = [w for w in waiters if w[0] != node_id]
+                for waiters in space.waiters.values():
+                    waiters.difference_update([w for w in waiters if w[0] == node_id])
 
     def _space(self, job_id: str, generation: int) -> _Space | None:
         if generation < self._oldest.get(job_id, 0):

@@ -247,6 +247,30 @@ class RescaleFlow:
         )
         return [Send(abort), failed] if self._members else [failed]
 
+    def reattached(self, info: WorkerInfo, now_s: float) -> list[Output]:
+        """Catch up on what a worker may have said while its agent was away."""
+        outputs: list[Output] = []
+        if info.is_warm:
+            outputs += self.worker_warm(
+                WorkerWarm(worker_id=info.worker_id, job_id=self.job_id), now_s
+            )
+        pending = self._pending
+        if (
+            pending
+            and pending.generation == info.generation
+            and info.worker_id not in pending.switched
+        ):
+            switched = Switched(
+                worker_id=info.worker_id,
+                job_id=self.job_id,
+                generation=info.generation,
+                step=0,
+                samples=self._samples,
+                stall_s=0.0,
+            )
+            outputs += self.switched(switched, now_s)
+        return outputs
+
     def order(
         self,
         generation: int,

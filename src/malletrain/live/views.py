@@ -67,6 +67,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     decision: DecisionView | None
     #: What went wrong at the ports since the start: malformed messages, refused tokens.
     counters: dict[str, int]
+    #: Why nothing new is begun, if so: the journal cannot be written.
+    trouble: str = ""
 
 
 def node_view(node: Node, job: Job | None) -> NodeView:
@@ -121,7 +123,11 @@ def job_view(job: Job, cluster: Cluster) -> JobView:
 
 
 def cluster_view(
-    cluster: Cluster, now_s: float, decision: DecisionView | None, counters: dict[str, int]
+    cluster: Cluster,
+    now_s: float,
+    decision: DecisionView | None,
+    counters: dict[str, int],
+    trouble: str = "",
 ) -> ClusterView:
     cluster = replace(cluster, now_s=max(now_s, cluster.now_s))
     owners = cluster.owners
@@ -138,4 +144,5 @@ def cluster_view(
         node_s=totals(cluster),
         decision=decision,
         counters=counters,
+        trouble=trouble,
     )

@@ -1,0 +1,342 @@
+"""The controller: events in, journal, state, decision, actions out.
+
+One task takes in what came, writes it to the journal, applies it, and decides. Whoever has
+something to say puts an event into the inbox; nobody else changes the state. What blocks or
+computes (the disk, the allocator) runs off the event loop, and what comes meanwhile waits in the
+inbox, so that a burst of events leads to one decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from malletrain.config import Config
+from malletrain.core.actions import Rescale
+from malletrain.core.apply import apply, replay
+from malletrain.core.decide import decide, has_news, problem_of
+from malletrain.core.events import (
+    AnyEvent,
+    CheckpointSaved,
+    DecisionTaken,
+    JobFinished,
+    JobNoted,
+    ProgressReported,
+    RescaleDone,
+    WokeUp,
+)
+from malletrain.core.model import Cluster, Job
+from malletrain.core.problem import Allocator
+from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
+from malletrain.live.alarms import Alarms
+from malletrain.live.clock import Clock
+from malletrain.live.executor import Executor
+from malletrain.live.inbox import Entry, Inbox, without_old_progress
+from malletrain.live.ports import JobPaths, Offload, in_thread
+from malletrain.live.store import EventStore
+from malletrain.live.views import ClusterView, DecisionView, cluster_view
+
+#: After the last agent has come back, for the messages it had kept.
+LAST_WORDS_S = 0.5
+_POLL_S = 0.05
+#: They change what is known, but seldom what is to be done.
+_QUIET = (ProgressReported, CheckpointSaved, JobNoted)
+
+_log = logging.getLogger(__name__)
+
+
+class _Stage(enum.Enum):
+    #: An earlier controller's agents are awaited.
+    RETURNING = enum.auto()
+    #: They are back, or given up.
+    RETURNED = enum.auto()
+    WORKING = enum.auto()
+    #: Asked to end; jobs save their state next.
+    ENDING = enum.auto()
+    ENDED = enum.auto()
+
+
+class Controller:
+    """Owns the state; everything that touches the world is given to it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        store: EventStore,
+        allocator: Allocator,
+        clock: Clock,
+        paths: JobPaths,
+        offload: Offload = in_thread,
+    ) -> None:
+        self.config = config
+        self.allocator = allocator
+        self._live = config.live
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._cluster = Cluster()
+        self._inbox = Inbox()
+        self._alarms = Alarms(clock)
+        self.counters: Counter[str] = Counter()
+        self.executor = Executor(
+            cluster=lambda: self._cluster,
+            post=self._inbox.put,
+            clock=clock,
+            alarms=self._alarms,
+            paths=paths,
+            live=config.live,
+            worker=config.worker,
+            counters=self.counters,
+        )
+        self._since_snapshot = 0
+        self._last_decided_at_s = 0.0
+        self._last_decision: DecisionView | None = None
+        self._stage = _Stage.RETURNING
+        #: What keeps the journal from being written, in words for the user.
+        self.trouble = ""
+
+    # -- what it says ------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def now_s(self) -> float:
+        return max(self._clock.now_s(), self._cluster.now_s)
+
+    def view(self) -> ClusterView:
+        counters = dict(self.counters)
+        return cluster_view(self._cluster, self.now_s, self._last_decision, counters, self.trouble)
+
+    def find(self, key: str) -> Job:
+        """Return the job of this id, else the newest of this name.
+
+        Raises:
+            UnknownJobError: there is none.
+        """
+        jobs = self._cluster.jobs
+        if key in jobs:
+            return jobs[key]
+        named = [job for job in jobs.values() if job.spec.name == key]
+        if not named:
+            raise UnknownJobError(f"no job has the id or name {key}: see `malletrain jobs`")
+        return max(named, key=lambda job: (not job.is_over, job.submitted_at_s))
+
+    # -- what it is told ---------------------------------------------------------------------------
+
+    async def record(self, event: AnyEvent) -> None:
+        """Take in what a user wants; return once it is on disk and in the state.
+
+        Raises:
+            JournalWriteError: the journal takes nothing now, and so nothing new is begun.
+        """
+        if self.trouble:
+            raise JournalWriteError(self.trouble)
+        done = asyncio.get_running_loop().create_future()
+        self._inbox.put(event, done)
+        await done
+
+    # -- its life ----------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Rebuild the state from the journal. To be called once, before `run`."""
+        recovered = await self._offload(self._store.load)
+        self._cluster = replay(recovered.events, self.config.core, recovered.snapshot)
+        self._since_snapshot = len(recovered.events)
+        self.executor.expect_survivors(self._cluster.nodes.values(), self._live.reattach_s)
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            JournalError: the journal was damaged under way. Workers train on without us.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._alarms.run())
+            tasks.create_task(self._work())
+            tasks.create_task(self._await_agents())
+
+    async def _await_agents(self) -> None:
+        """Give the agents of the journal's nodes the time to come back with their workers."""
+        if self._cluster.nodes:
+            while self.executor.agents.away:
+                await self._clock.sleep(_POLL_S)
+            await self._clock.sleep(LAST_WORDS_S)
+        if self._stage is _Stage.RETURNING:
+            self._enter(_Stage.RETURNED)
+
+    async def shut_down(self) -> None:
+        """Have every job save its state and end, within a limit, then release all nodes."""
+        deadline_at_s = self.now_s + self._live.shutdown_limit_s
+        self._enter(_Stage.ENDING)
+        while self._is_ending and self.now_s < deadline_at_s:
+            await self._clock.sleep(_POLL_S)
+        agents = self.executor.agents
+        for node_id in agents.node_ids:
+            agents.release(node_id, "the controller shuts down")
+        deadline_at_s = self.now_s + self._live.shutdown_limit_s
+        while (agents.node_ids or len(self._inbox)) and self.now_s < deadline_at_s:
+            await self._clock.sleep(_POLL_S)
+
+    @property
+    def _is_ending(self) -> bool:
+        return not self.trouble and (
+            self._stage is _Stage.ENDING or self.executor.has_workers or len(self._inbox) > 0
+        )
+
+    def _enter(self, stage: _Stage) -> None:
+        self._stage = stage
+        self._inbox.put(WokeUp(at_s=self.now_s))
+
+    # -- its work ----------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            await self._inbox.has_entries.wait()
+            await self._clock.sleep(self._live.settle_s)
+            events = await self._take_in()
+            if self._stage is _Stage.RETURNED:
+                self._take_over()
+            elif self._stage is _Stage.WORKING and self._is_decision_due(events):
+                await self._decide(events)
+            elif self._stage is _Stage.ENDING:
+                await self._suspend_all()
+            await self._keep_snapshot()
+
+    def _take_over(self) -> None:
+        """Carry on with the workers of an earlier controller, if there are any."""
+        self.executor.adopt()
+        if self._cluster.wake_at_s is not None:
+            self.executor.wake_at(self._cluster.wake_at_s)
+        self._enter(_Stage.WORKING)
+
+    async def _suspend_all(self) -> None:
+        running = [job for job in self._cluster.jobs.values() if job.held_node_ids]
+        actions = tuple(Rescale(job.spec.id, job.generation + 1, ()) for job in running)
+        decision = DecisionTaken(
+            at_s=self.now_s, actions=actions, pins={}, reason="the controller shuts down"
+        )
+        try:
+            await self._carry_out(decision)
+        except JournalWriteError as error:
+            _log.warning("jobs fall back to their last checkpoint: %s", error)
+        self._stage = _Stage.ENDED
+
+    async def _take_in(self) -> list[AnyEvent]:
+        """Journal and apply what came. While the journal takes nothing, nothing happens here."""
+        entries = self._inbox.take()
+        while True:
+            cluster, sound = self._applied(entries)
+            try:
+                await self._append([entry.event for entry in sound])
+                break
+            except JournalWriteError as error:
+                entries = await self._wait_for_room(entries, error)
+        self._cluster = cluster
+        for entry in sound:
+            if entry.done and not entry.done.done():
+                entry.done.set_result(None)
+        events = [entry.event for entry in sound]
+        self._forget_over(events)
+        return events
+
+    def _forget_over(self, events: Sequence[AnyEvent]) -> None:
+        for event in events:
+            if isinstance(event, JobFinished | RescaleDone):
+                job = self._cluster.jobs.get(event.job_id)
+                if job and job.is_over:
+                    self.executor.forget_over(event.job_id)
+
+    def _applied(self, entries: Sequence[Entry]) -> tuple[Cluster, list[Entry]]:
+        """Apply before writing: an event that cannot be applied must not be in the journal."""
+        cluster = self._cluster
+        sound = []
+        for entry in entries:
+            try:
+                cluster = apply(cluster, entry.event, self.config.core)
+            except Exception as error:
+                _log.exception("an event could not be applied: %s", entry.event)
+                self.counters["failed_events"] += 1
+                if entry.done and not entry.done.done():
+                    entry.done.set_exception(InvariantError(f"{entry.event}: {error}"))
+            else:
+                sound.append(entry)
+        return cluster, sound
+
+    async def _append(self, events: Sequence[AnyEvent]) -> None:
+        if events:
+            await self._offload(partial(self._store.append, events))
+            self._since_snapshot += len(events)
+            self.trouble = ""
+
+    async def _wait_for_room(
+        self, entries: Sequence[Entry], error: JournalWriteError
+    ) -> list[Entry]:
+        """Refuse what users asked, keep the rest, and try again later."""
+        if not self.trouble:
+            _log.error("%s", error)
+        self.trouble = str(error)
+        self.counters["journal_write_errors"] += 1
+        for entry in entries:
+            if entry.done and not entry.done.done():
+                entry.done.set_exception(error)
+        await self._clock.sleep(self._live.journal_retry_s)
+        kept = [entry for entry in entries if entry.done is None]
+        return without_old_progress([*kept, *self._inbox.take()])
+
+    async def _keep_snapshot(self) -> None:
+        if self._since_snapshot < self._live.snapshot_every_events:
+            return
+        try:
+            await self._offload(partial(self._store.snapshot, self._cluster))
+        except JournalWriteError as error:
+            # The next restart replays more; nothing else is missing.
+            _log.warning("no snapshot: %s", error)
+        self._since_snapshot = 0
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def _is_decision_due(self, events: Sequence[AnyEvent]) -> bool:
+        due_at_s = self._last_decided_at_s + self._live.progress_decide_s
+        if self.now_s >= due_at_s or any(not isinstance(event, _QUIET) for event in events):
+            return True
+        self._alarms.set("decide", due_at_s, self._inbox.has_entries.set)
+        return False
+
+    async def _decide(self, events: Sequence[AnyEvent]) -> None:
+        self._last_decided_at_s = self.now_s
+        self._alarms.cancel("decide")
+        try:
+            problem = problem_of(self._cluster, self.config.core)
+            allocation = None
+            if problem is not None:
+                allocation = await self._offload(partial(self.allocator.allocate, problem))
+            # What came while the allocator ran counts.
+            late = await self._take_in() if len(self._inbox) else []
+            decision = decide(self._cluster, self.config.core, allocation, (*events, *late))
+            if has_news(self._cluster, decision):
+                await self._carry_out(decision)
+        except JournalWriteError as error:
+            self.trouble = str(error)
+            self._alarms.set(
+                "decide", self.now_s + self._live.journal_retry_s, self._inbox.has_entries.set
+            )
+        except Exception:
+            # Jobs train on with what they have; the next event brings the next try.
+            _log.exception("no decision")
+            self.counters["failed_decisions"] += 1
+
+    async def _carry_out(self, decision: DecisionTaken) -> None:
+        """Write the decision down before anything is done about it."""
+        cluster = apply(self._cluster, decision, self.config.core)
+        await self._append([decision])
+        self._cluster = cluster
+        if decision.actions:
+            self._last_decision = DecisionView(at_s=decision.at_s, reason=decision.reason)
+        self.executor.execute(decision.actions)

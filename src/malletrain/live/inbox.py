@@ -1,0 +1,106 @@
+"""Events that wait to be journalled, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from malletrain.core.events import (
+    AnyEvent,
+    NodesJoined,
+    NodesLeaving,
+    NodesLost,
+    ProgressReported,
+)
+
+#: Leaves announced within this time are one leave.
+SAME_LEAVE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    event: AnyEvent
+    #: Somebody waits for the event to be on disk; None: nobody does.
+    done: asyncio.Future[None] | None = None
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self.has_entries = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, event: AnyEvent, done: asyncio.Future[None] | None = None) -> None:
+        self._entries.append(Entry(event, done))
+        self.has_entries.set()
+
+    def take(self) -> list[Entry]:
+        """Take out everything, with what came together put together."""
+        entries, self._entries = self._entries, []
+        self.has_entries.clear()
+        return merged(entries)
+
+
+def merged(entries: Iterable[Entry]) -> list[Entry]:
+    """Make neighbouring events about single nodes one event: a burst costs what one node does."""
+    result: list[Entry] = []
+    run: list[AnyEvent] = []
+    for entry in entries:
+        if entry.done is None and run and _is_same(run[0], entry.event):
+            run.append(entry.event)
+            continue
+        if run:
+            result.append(Entry(_as_one(run)))
+        run = [] if entry.done else [entry.event]
+        if entry.done:
+            result.append(entry)
+    if run:
+        result.append(Entry(_as_one(run)))
+    return result
+
+
+def _is_same(first: AnyEvent, event: AnyEvent) -> bool:
+    match first, event:
+        case NodesJoined(), NodesJoined():
+            return True
+        case NodesLost(reason=before), NodesLost(reason=after):
+            return before == after
+        case NodesLeaving(deadline_at_s=before_s), NodesLeaving(deadline_at_s=after_s):
+            return abs(after_s - before_s) <= SAME_LEAVE_S
+    return False
+
+
+def _as_one(run: Sequence[AnyEvent]) -> AnyEvent:
+    if len(run) == 1:
+        return run[0]
+    at_s = run[-1].at_s
+    match run[0]:
+        case NodesJoined():
+            nodes = tuple(n for event in run if isinstance(event, NodesJoined) for n in event.nodes)
+            return NodesJoined(at_s=at_s, nodes=nodes)
+        case NodesLost(reason=reason):
+            node_ids = tuple(n for e in run if isinstance(e, NodesLost) for n in e.node_ids)
+            return NodesLost(at_s=at_s, node_ids=node_ids, reason=reason)
+    leaves = [event for event in run if isinstance(event, NodesLeaving)]
+    return NodesLeaving(
+        at_s=at_s,
+        node_ids=tuple(node_id for event in leaves for node_id in event.node_ids),
+        deadline_at_s=min(event.deadline_at_s for event in leaves),
+    )
+
+
+def without_old_progress(entries: Sequence[Entry]) -> list[Entry]:
+    """Keep the newest report of each job, for times when nothing can be written."""
+    newest = {
+        entry.event.job_id: index
+        for index, entry in enumerate(entries)
+        if isinstance(entry.event, ProgressReported)
+    }
+    return [
+        entry
+        for index, entry in enumerate(entries)
+        if not isinstance(entry.event, ProgressReported) or newest[entry.event.job_id] == index
+    ]
