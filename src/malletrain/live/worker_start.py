@@ -7,6 +7,7 @@ has; any other command replaces the fork. What cannot be started ends with the s
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import runpy
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from malletrain import processes
+from malletrain.live.wire import STACK_SIGNAL
 
 NOT_RUNNABLE = 126
 NOT_FOUND = 127
@@ -95,6 +97,8 @@ def _run_here(arguments: list[str]) -> None:
         _refuse(NOT_RUNNABLE, f"python {mode} needs an argument")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # Works even where the interpreter is stuck in a library's call.
+    faulthandler.register(STACK_SIGNAL, all_threads=True)
     _reseed()
     _take_up_thread_count()
     if mode == "-m":
