@@ -6,12 +6,12 @@ import math
 import re
 from itertools import count
 
+from malletrain.batch.base import BatchSystem
 from malletrain.core.events import AnyEvent, JobCancelled, JobResumed, JobSubmitted, JobSuspended
 from malletrain.core.explain import explain
 from malletrain.core.model import Job, JobSpec, Launch, Phase
 from malletrain.errors import ConflictError, UsageError
 from malletrain.live.controller import Controller
-from malletrain.live.ports import Batch
 from malletrain.live.requests import Explanation, Submission, Submitted
 
 #: A bound on what is computed for one job; far above any machine's nodes.
@@ -23,7 +23,7 @@ _JOB_ID = re.compile(r"j[0-9]+")
 
 
 class Orders:
-    def __init__(self, controller: Controller, batch: Batch) -> None:
+    def __init__(self, controller: Controller, batch: BatchSystem) -> None:
         self._controller = controller
         self._batch = batch
         self._numbers = count(1)

@@ -1,4 +1,8 @@
-"""What the control plane is given from outside, beside `clock.Clock` and `store.EventStore`."""
+"""What the control plane is given from outside.
+
+Beside what is here: `clock.Clock`, `store.EventStore`, `batch.base.BatchSystem` and
+`core.problem.Allocator`.
+"""
 
 from __future__ import annotations
 
@@ -30,35 +34,6 @@ class Connection(Protocol):
         ...
 
     async def close(self, reason: str) -> None: ...
-
-
-class Batch(Protocol):
-    """The batch system, as far as the controller talks to it."""
-
-    @property
-    def max_nodes(self) -> int | None:
-        """The most nodes that it could ever give; None where nobody knows."""
-        ...
-
-    async def add_nodes(self, count: int) -> None:
-        """Ask for nodes; their agents call when they are there.
-
-        Raises:
-            BatchError: it does not want to.
-        """
-        ...
-
-    async def remove_node(self, node_id: str, *, is_abrupt: bool) -> None:
-        """Take a node back with its grace period, or at once.
-
-        Raises:
-            BatchError: it does not want to.
-        """
-        ...
-
-    async def stop(self) -> None:
-        """Give every node back, and return once they are gone."""
-        ...
 
 
 class Offload(Protocol):

@@ -1,0 +1,132 @@
+"""The controller's process: the real parts, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+from pathlib import Path
+
+from malletrain.allocate.exact import ExactAllocator
+from malletrain.batch.base import BatchSystem
+from malletrain.batch.local import LocalBatch
+from malletrain.config import Config, LocalSettings
+from malletrain.live.api import Api, HttpServer, bind
+from malletrain.live.clock import WallClock
+from malletrain.live.controller import Controller
+from malletrain.live.orders import Orders
+from malletrain.live.state_dir import Endpoint, StateDir, claim
+from malletrain.live.store import SqliteStore
+
+#: Nobody else can reach the port; agents of other machines come with their batch adapters.
+HOST = "127.0.0.1"
+
+_log = logging.getLogger(__name__)
+
+
+def run_controller(
+    state_dir: StateDir, config: Config, *, port: int = 0, is_forced: bool = False
+) -> None:
+    """Be the state directory's controller until SIGTERM or SIGINT; then leave nothing running.
+
+    Jobs save their state at the end and go on with the next controller.
+
+    Raises:
+        StateDirError: the directory has a controller, or must not be used.
+        JournalError: the journal is damaged, or of another version.
+        UserError: the port is taken.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    lock = claim(state_dir, is_forced=is_forced)
+    try:
+        asyncio.run(_serve(state_dir, config, port))
+    finally:
+        lock.release()
+
+
+async def _serve(state_dir: StateDir, config: Config, port: int) -> None:
+    _raise_file_limit()
+    batch = _local_batch(state_dir, config.local)
+    store = SqliteStore(state_dir.journal_path)
+    with contextlib.closing(store), contextlib.closing(bind(HOST, port)) as listener:
+        controller = Controller(
+            config, store=store, allocator=ExactAllocator(), clock=WallClock(), paths=state_dir
+        )
+        await controller.recover()
+        await _Process(state_dir, controller, batch, listener).run()
+
+
+class _Process:
+    """The parts in the order in which they start and end."""
+
+    def __init__(
+        self,
+        state_dir: StateDir,
+        controller: Controller,
+        batch: BatchSystem,
+        listener: socket.socket,
+    ) -> None:
+        self._state_dir = state_dir
+        self._controller = controller
+        self._batch = batch
+        self._listener = listener
+        self._ending = asyncio.Event()
+        api = Api(
+            controller,
+            Orders(controller, batch),
+            state_dir,
+            state_dir.token(),
+            shut_down=self._ending.set,
+        )
+        self._server = HttpServer(api.app(), ping_every_s=controller.config.live.ping_every_s)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+        host, port = self._listener.getsockname()[:2]
+        url = f"http://{host}:{port}"
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(self._controller.run())
+                serving = tasks.create_task(self._server.run_on(self._listener))
+                await self._batch.start(url, self._state_dir.token_path)
+                await self._open_local_nodes()
+                self._state_dir.publish(Endpoint(url=url, pid=os.getpid()))
+                await self._ending.wait()
+                await self._controller.shut_down()
+                await self._batch.stop()
+                self._server.should_exit = True
+                await serving
+                working.cancel()
+        except* Exception:
+            # Workers train on; the next controller finds them.
+            await self._batch.detach()
+            raise
+
+    async def _open_local_nodes(self) -> None:
+        """Open the nodes that the configuration wants at the start, where they are not yet."""
+        wanted = self._controller.config.local.nodes - len(self._controller.cluster.nodes)
+        if wanted > 0:
+            await self._batch.add_nodes(wanted)
+
+
+def _local_batch(state_dir: StateDir, local: LocalSettings) -> LocalBatch:
+    return LocalBatch(
+        state_dir.path,
+        max_nodes=local.max_nodes,
+        grace_s=local.grace_s,
+        trace_path=Path(local.trace) if local.trace else None,
+        speed=local.speed,
+    )
+
+
+def _raise_file_limit() -> None:
+    """A connection is a file, and the usual limit is a thousand."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
