@@ -192,10 +192,26 @@ def _check_problem(problem: Problem) -> None:
     for owner, quota in problem.quotas.items():
         if quota < 0:
             raise InvariantError(f"the quota of {owner} is {quota} nodes; it must be 0 or more")
-    if problem.cells and sum(cell.nodes for cell in problem.cells) != problem.nodes:
-        raise InvariantError(f"the cells do not add up to the problem's {problem.nodes} nodes")
     if problem.power_cap_w is not None and not problem.cells:
         raise InvariantError("the problem has a power cap but no cells that say what a node draws")
+    if problem.cells:
+        _check_cells(problem)
+
+
+def _check_cells(problem: Problem) -> None:
+    if sum(cell.nodes for cell in problem.cells) != problem.nodes:
+        raise InvariantError(f"the cells do not add up to the problem's {problem.nodes} nodes")
+    for claim in problem.claims:
+        present = claim.current_by_cell
+        if sum(present) != claim.current_nodes or len(present) not in (0, len(problem.cells)):
+            raise InvariantError(
+                f"the claim of {claim.job_id} has {claim.current_nodes} nodes, by cell {present}"
+            )
+        classes = {
+            cell.node_class for nodes, cell in zip(present, problem.cells, strict=False) if nodes
+        }
+        if len(classes) > 1:
+            raise InvariantError(f"the claim of {claim.job_id} has nodes of {sorted(classes)}")
 
 
 def _check_bounds(claims: Sequence[Claim]) -> None:
