@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from malletrain import __version__
-from malletrain.cli.client import LogPage
 from malletrain.cli.main import app
+from malletrain.live.requests import LogPage
 from malletrain.live.state_dir import Endpoint, StateDir
 from malletrain.live.views import JobView, NodeView
 from tests.cli.fake_controller import FakeController, Request, fake_controller
@@ -145,10 +146,22 @@ def test_submit_sends_all_that_was_said(
         "samples": 50_000.0,
         "command": [sys.executable, "train.py", "--lr", "0.1", "--json"],
         "cwd": str(tmp_path),
-        "env": {"A": "1", "B": "x=y"},
+        "env": [["A", "1"], ["B", "x=y"]],
         "model_key": "resnet",
         "deadline_at_s": None,
+        "owner": getpass.getuser(),
     }
+
+
+def test_submit_finds_a_name_and_a_model_by_itself(
+    run: Run, controller: FakeController, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").touch()
+    result = run("submit", "--cwd", str(tmp_path), sys.executable, "train.py")
+    assert result.stderr == "warning: it cannot grow beyond 1; give --max-nodes\n"
+    body = controller.requests[0].body
+    assert (body["name"], body["max_nodes"]) == ("train", 1)
+    assert body["model_key"] == str(tmp_path / "train.py")
 
 
 def test_submit_passes_warnings_on(run: Run, controller: FakeController) -> None:
@@ -188,12 +201,21 @@ def test_what_the_controller_refuses(run: Run, controller: FakeController) -> No
         "POST /v1/jobs": (400, {"error": "cwd /x is no directory on this machine"}),
         "POST /v1/jobs/cnn/resume": (409, {"error": "cnn is finished: submit it anew"}),
         "POST /v1/jobs/cnn/cancel": (500, b"Internal Server Error"),
+        "POST /v1/jobs/cnn/suspend": (503, {"error": "the disk is full"}),
         "GET /v1/jobs": (200, [{"id": 5}]),
     }
     assert "cwd /x" in one_line(run("submit", "--", sys.executable, "-c", "pass"), 2)
     assert "submit it anew" in one_line(run("resume", "cnn"), 1)
+    assert "not now: the disk is full" in one_line(run("suspend", "cnn"), 1)
     assert "status 500" in one_line(run("cancel", "cnn"), 1)
     assert "use the same version" in one_line(run("jobs"), 1)
+
+
+def test_explain(run: Run, controller: FakeController) -> None:
+    text = "cnn is training on 2 nodes.\nMore would cost others more."
+    controller.answers["GET /v1/jobs/cnn/explain"] = (200, {"text": text})
+    assert run("explain", "cnn").stdout == f"{text}\n"
+    assert msgspec.json.decode(run("explain", "cnn", "--json").stdout) == {"text": text}
 
 
 @pytest.mark.parametrize("verb", ["cancel", "suspend", "resume"])

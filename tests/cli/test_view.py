@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -82,6 +83,11 @@ def test_failed_and_finished_jobs_come_last() -> None:
     ]
     names = [lines[i].split()[0] for i in order]
     assert names[:3] == ["mlp-wide", "patient", "broken"]
+
+
+def test_trouble_is_said_at_the_top() -> None:
+    view = msgspec.structs.replace(small_cluster(), trouble="the journal cannot be written")
+    assert drawn(view, 80, 24)[1] == "trouble  the journal cannot be written"
 
 
 def test_an_empty_cluster_says_what_to_do() -> None:

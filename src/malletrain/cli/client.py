@@ -17,40 +17,13 @@ from malletrain.errors import (
     UsageError,
     UserError,
 )
+from malletrain.live.requests import Explanation, LogPage, NodeCount, Submission, Submitted
 from malletrain.live.state_dir import StateDir
 from malletrain.live.views import ClusterView, JobView, NodeView
 
 TIMEOUT_S = 10.0
 
 _T = TypeVar("_T")
-
-
-class Submission(Struct, frozen=True, kw_only=True):
-    """A job as its user describes it."""
-
-    name: str
-    min_nodes: int
-    max_nodes: int
-    weight: float
-    samples: float | None
-    command: tuple[str, ...]
-    cwd: str
-    env: tuple[tuple[str, str], ...]
-    model_key: str
-    deadline_at_s: float | None
-
-
-class Submitted(Struct, frozen=True, kw_only=True):
-    job_id: str
-    #: What will not do as its user may hope; the job was accepted all the same.
-    warnings: tuple[str, ...] = ()
-
-
-class LogPage(Struct, frozen=True, kw_only=True):
-    text: str
-    #: Where to read on.
-    offset: int
-    path: str = ""
 
 
 class _Refusal(Struct, frozen=True):
@@ -88,6 +61,9 @@ class Client:
     def nodes(self) -> list[NodeView]:
         return self._get("/v1/nodes", list[NodeView])
 
+    def explain(self, job: str) -> Explanation:
+        return self._get(f"/v1/jobs/{_quoted(job)}/explain", Explanation)
+
     def logs(self, job: str, *, offset: int | None = None, lines: int | None = None) -> LogPage:
         """Read on from `offset`, or the last `lines`."""
         given = {"offset": offset, "lines": lines}
@@ -102,7 +78,7 @@ class Client:
         self._send("POST", f"/v1/jobs/{_quoted(job)}/{verb}", Any)
 
     def add_nodes(self, count: int) -> None:
-        self._send("POST", "/v1/nodes", Any, body={"count": count})
+        self._send("POST", "/v1/nodes", Any, body=NodeCount(count=count))
 
     def remove_node(self, node_id: str, *, is_abrupt: bool) -> None:
         query = {"abrupt": "true" if is_abrupt else "false"}
@@ -177,12 +153,14 @@ def _refused(answer: httpx.Response) -> MalleTrainError:
     except msgspec.DecodeError:
         line = f"status {answer.status_code} from {answer.request.url}"
     match answer.status_code:
-        case 400 | 422:
+        case 400 | 413:
             return UsageError(line)
         case 404 if "/v1/jobs/" in str(answer.request.url):
             return UnknownJobError(line)
         case 401 | 403:
             return UserError(f"the controller refused the token of this state directory: {line}")
+        case 503:
+            return UserError(f"not now: {line}")
         case code if code >= 500:
             return MalleTrainError(f"the controller failed: {line}; see its log")
     return UserError(line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import time
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +21,14 @@ from malletrain.cli.options import (
     print_json,
     print_table,
 )
-from malletrain.cli.submission import check_bounds, parse_env, resolve_command
+from malletrain.cli.submission import (
+    check_bounds,
+    default_model,
+    default_name,
+    parse_env,
+    resolve_command,
+)
+from malletrain.live.requests import Submission
 
 if TYPE_CHECKING:
     from malletrain.live.views import JobView
@@ -37,7 +46,12 @@ def submit(
     ],
     *,
     min_nodes: Annotated[int, typer.Option(help="Fewest nodes it can train on.")] = 1,
-    max_nodes: Annotated[int, typer.Option(help="Most nodes it can make use of.")] = 1,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Most nodes it can make use of; default: --min-nodes, so that it cannot grow."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="How to call it; default: the script's name.")] = "",
     weight: Annotated[float, typer.Option(help="Its worth against other jobs.")] = 1.0,
     samples: Annotated[
@@ -48,7 +62,7 @@ def submit(
         str,
         typer.Option(
             help="Jobs of one model at one global batch share what is learned of its scaling; "
-            "default: the job alone."
+            "default: jobs of one --name, or of one script."
         ),
     ] = "",
     cwd: Annotated[
@@ -68,32 +82,39 @@ def submit(
 
     Everything after -- starts one worker on a node. The program is looked up on this shell's PATH.
     """
-    check_bounds(min_nodes, max_nodes, weight, samples)
+    most_nodes = min_nodes if max_nodes is None else max_nodes
+    check_bounds(min_nodes, most_nodes, weight, samples)
     directory = (cwd or Path.cwd()).absolute()
-    resolved = resolve_command(command, directory)
-    environment = parse_env(env or [])
-    from malletrain.cli.client import Submission
-
     submission = Submission(
-        name=name,
+        name=name or default_name(command),
         min_nodes=min_nodes,
-        max_nodes=max_nodes,
+        max_nodes=most_nodes,
         weight=weight,
         samples=samples,
-        command=resolved,
+        command=resolve_command(command, directory),
         cwd=str(directory),
-        env=environment,
-        model_key=model,
+        env=parse_env(env or []),
+        model_key=model or name or default_model(command, directory),
         deadline_at_s=deadline.timestamp() if deadline else None,
+        owner=_user(),
     )
     with connected(state_dir) as client:
         submitted = client.submit(submission)
+    if max_nodes is None:
+        typer.echo(f"warning: it cannot grow beyond {min_nodes}; give --max-nodes", err=True)
     for warning in submitted.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:
         print_json(submitted)
     else:
         typer.echo(submitted.job_id)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # containers have users without a name
+        return str(os.getuid())
 
 
 def jobs(state_dir: StateDirOption = DEFAULT_STATE_DIR, as_json: JsonOption = False) -> None:
@@ -110,7 +131,9 @@ def jobs(state_dir: StateDirOption = DEFAULT_STATE_DIR, as_json: JsonOption = Fa
             _RIGHT_ALIGNED,
         )
     else:
-        typer.echo("no job yet; submit one: malletrain submit -- python train.py", err=True)
+        typer.echo(
+            "no job yet; submit one: malletrain submit --max-nodes 4 -- python train.py", err=True
+        )
 
 
 def _job_row(job: JobView) -> tuple[str, ...]:
@@ -159,6 +182,12 @@ def explain(
     job: JobArgument, state_dir: StateDirOption = DEFAULT_STATE_DIR, as_json: JsonOption = False
 ) -> None:
     """Say why a job has the nodes it has, and what it would do with more."""
+    with connected(state_dir) as client:
+        explanation = client.explain(job)
+    if as_json:
+        print_json(explanation)
+    else:
+        typer.echo(explanation.text)
 
 
 def cancel(job: JobArgument, state_dir: StateDirOption = DEFAULT_STATE_DIR) -> None:

@@ -71,6 +71,16 @@ def resolve_command(command: Sequence[str], cwd: Path) -> tuple[str, ...]:
     return (program, *command[1:])
 
 
+def default_name(command: Sequence[str]) -> str:
+    """Return the name of the script that runs, or of the program where there is none."""
+    return Path(_script_of(command) or command[0]).stem
+
+
+def default_model(command: Sequence[str], cwd: Path) -> str:
+    """Return the script's path: one script is one model until its user says otherwise."""
+    return str(cwd / (_script_of(command) or command[0]))
+
+
 def _resolve_program(program: str, cwd: Path) -> str:
     here = cwd / program
     if os.sep not in program:

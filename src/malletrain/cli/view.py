@@ -52,7 +52,13 @@ def cluster_screen(
     What does not fit is said in numbers: nodes by group, jobs as "… and N more".
     """
     colours = _colours(view.jobs)
-    top = [_header(view, width), *_sparklines(history, width), *_ledger(view, width), Text()]
+    top = [
+        _header(view, width),
+        *_trouble(view),
+        *_sparklines(history, width),
+        *_ledger(view, width),
+        Text(),
+    ]
     bottom = [*_decision(view, width, 4 if height >= 40 else 2), *_notes(view), _counters(view)]
     room = max(height - len(top) - len(bottom) - 2, 4)
     nodes = _nodes(view, width, max(room // 3, room - len(view.jobs) - 1, 2), colours)
@@ -75,6 +81,12 @@ def _header(view: ClusterView, width: int) -> Text:
     line = "  ".join([nodes, f"{words.compact(view.samples_per_s)} samples/s", jobs])
     title = "MalleTrain  " if width >= len(line) + 12 else ""
     return Text.assemble((title, "bold"), line)
+
+
+def _trouble(view: ClusterView) -> list[Text]:
+    if not view.trouble:
+        return []
+    return [Text(f"{'trouble':<{_LABEL_CELLS}}{words.headline(view.trouble)}", style="bold red")]
 
 
 def _population(job: JobView) -> str:
@@ -209,7 +221,10 @@ def _jobs(
     lines = [gap.join(head)]
     lines[0].stylize("dim")
     if not jobs:
-        return [*lines, Text("none yet: malletrain submit -- python train.py", style="dim")]
+        return [
+            *lines,
+            Text("none yet: malletrain submit --max-nodes 4 -- python train.py", style="dim"),
+        ]
     ranked = sorted(jobs, key=_rank)
     shown = ranked if len(ranked) < most_lines else ranked[: max(most_lines - 2, 0)]
     for job in shown:
