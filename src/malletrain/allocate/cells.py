@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.allocate.highs import Draft, maximise
+from malletrain.allocate.highs import Draft, Outcome, maximise
 from malletrain.core.problem import Allocation, Claim, Problem, cell_yield, cells_worth
 
 
@@ -17,7 +17,7 @@ def solve_cells(problem: Problem, time_limit_s: float) -> Allocation | None:
     form = _CellForm(problem)
     for claim in problem.claims:
         form.add_claim(claim)
-    outcome = maximise(form.draft.program(np.array(form.gains)), time_limit_s)
+    outcome = form.solve(time_limit_s)
     if outcome.solution is None:
         return None
     by_cell = form.by_cell(outcome.solution)
@@ -63,6 +63,11 @@ class _CellForm:
             self.draft.add_entries(one_choice, [choice.column], 1)
             if claim.current_nodes:
                 self._forbid_migration(choice)
+
+    def solve(self, time_limit_s: float) -> Outcome:
+        if not self.gains:  # no claim has a choice, and HiGHS takes no empty model
+            return Outcome(np.empty(0, dtype=np.int64), 0.0, is_optimal=True)
+        return maximise(self.draft.program(np.array(self.gains)), time_limit_s)
 
     def _options(self, claim: Claim) -> Iterator[tuple[int, list[int]]]:
         """Yield each count with the cells it may be from."""
