@@ -66,8 +66,8 @@ def test_a_healthy_machine_needs_no_advice() -> None:
         ({"loopback_problem": "timed out"}, "loopback", Verdict.FAIL, "lo up"),
         ({"host_name_problem": "unknown"}, "host name", Verdict.WARN, "/etc/hosts"),
         ({"port_problem": "Address already in use"}, "port", Verdict.FAIL, "--port"),
-        ({"open_files_limit": 128}, "open files", Verdict.FAIL, "ulimit -n"),
-        ({"open_files_limit": 512}, "open files", Verdict.WARN, "ulimit -n"),
+        ({"open_files_limit": 128}, "open files", Verdict.FAIL, "ulimit -Hn"),
+        ({"open_files_limit": 512}, "open files", Verdict.WARN, "ulimit -Hn"),
         ({"shm_free_bytes": None}, "shared memory", Verdict.WARN, "tmpfs"),
         ({"shm_free_bytes": 64 * MIB}, "shared memory", Verdict.WARN, "--shm-size"),
         ({"now_s": 3600.0}, "clock", Verdict.FAIL, "set the clock"),
@@ -89,6 +89,10 @@ def test_each_trouble_has_its_advice(
 def test_the_port_of_the_own_controller_is_no_trouble() -> None:
     facts = replace(HEALTHY, port=4711, port_problem="Address already in use")
     assert finding(facts, "port").verdict is Verdict.OK
+
+
+def test_no_limit_on_open_files_is_fine() -> None:
+    assert finding(replace(HEALTHY, open_files_limit=None), "open files").verdict is Verdict.OK
 
 
 @pytest.fixture

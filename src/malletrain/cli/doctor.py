@@ -53,7 +53,8 @@ class Facts:
     host_name: str
     #: Why the host's own name has no address, "" where it has one.
     host_name_problem: str
-    open_files_limit: int
+    #: Files that a process may have open; None: no limit.
+    open_files_limit: int | None
     shm_free_bytes: int | None
     #: How much the clock of the state directory's files is ahead of this process's.
     clock_skew_s: float
@@ -203,13 +204,19 @@ def _port(port: int | None, problem: str, controller_url: str | None) -> Finding
     return _finding("port", Verdict.OK, f"{port} is free")
 
 
-def _open_files(limit: int) -> Finding:
+def _open_files(limit: int | None) -> Finding:
+    if limit is None:
+        return _finding("open files", Verdict.OK, "no limit")
     spare = 100
     found = f"{limit:,}: enough for about {max(limit - spare, 0):,} nodes"
     if limit < 256:
-        return _finding("open files", Verdict.FAIL, found, "raise the limit: ulimit -n 4096")
+        return _finding(
+            "open files", Verdict.FAIL, found, "raise the hard limit (ulimit -Hn) to 4096 or more"
+        )
     if limit < 1024:
-        return _finding("open files", Verdict.WARN, found, "raise the limit: ulimit -n 4096")
+        return _finding(
+            "open files", Verdict.WARN, found, "raise the hard limit (ulimit -Hn) to 4096 or more"
+        )
     return _finding("open files", Verdict.OK, found)
 
 

@@ -41,7 +41,7 @@ def gather(state_dir: StateDir, port: int | None) -> Facts:
         loopback_problem=_try_loopback(),
         host_name=platform.node(),
         host_name_problem=_try_lookup(platform.node()),
-        open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        open_files_limit=_open_files_limit(),
         shm_free_bytes=_free_shared_memory(),
         clock_skew_s=clock_skew_s,
         now_s=time.time(),
@@ -112,6 +112,12 @@ def _try_lookup(name: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def _open_files_limit() -> int | None:
+    # The hard one: the controller raises its own up to it.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 def _free_shared_memory() -> int | None:
