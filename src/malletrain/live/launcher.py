@@ -71,7 +71,7 @@ class ZygoteLauncher:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reading
-        self._disconnect()
+        await self._disconnect()
 
     def _send(self, request: ToZygote) -> None:
         if self._writer:
@@ -101,7 +101,7 @@ class ZygoteLauncher:
                 self._handle(msgspec.msgpack.decode(data, type=FromZygote))
         # The zygote is gone, and the kernel has killed its workers with it.
         self._machine_zygote = None
-        self._disconnect()
+        await self._disconnect()
         for worker_id in sorted(self._running):
             self._handle(Exited(worker_id=worker_id, status=-signal.SIGKILL))
 
@@ -110,10 +110,12 @@ class ZygoteLauncher:
             self._running.discard(reply.worker_id)
             self._on_exit(reply.worker_id, reply.status)
 
-    def _disconnect(self) -> None:
+    async def _disconnect(self) -> None:
         if self._writer:
-            self._writer.close()
-            self._writer = None
+            writer, self._writer = self._writer, None
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
         if self._own:
             # It ends by itself as soon as the connection is closed and its workers are gone.
             self._own.wait()
