@@ -1,0 +1,443 @@
+"""A job on this machine without controller and agents: for tests and benchmarks.
+
+`LocalJob` plays the part of the controller (it drives the real `RescaleFlow`) and of every node's
+agent (it starts the workers and speaks the real protocol with them), so that the training library
+can be put through any sequence of rescales and deaths in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from malletrain.core.events import AnyEvent, RescaleDone, RescaleFailed, WorkersLost
+from malletrain.errors import MalleTrainError, WireError
+from malletrain.live.rescale import FlowSettings, Output, RescaleFlow, Send, StartOn, StopNow
+from malletrain.live.wire import (
+    FromWorker,
+    GroupFailed,
+    GroupReady,
+    Message,
+    StoreAdd,
+    StoreGet,
+    StoreSet,
+    StoreValue,
+    Switched,
+    WorkDone,
+    WorkerExited,
+    WorkerHello,
+    WorkerSettings,
+    WorkerWarm,
+    WorkerWelcome,
+    decode,
+    encode,
+)
+
+_LENGTH = struct.Struct(">I")
+_TICK_S = 0.1
+_LOG_LINES = 20
+
+Found = TypeVar("Found")
+
+
+class NeverHappenedError(MalleTrainError):
+    """What a test waited for did not come."""
+
+
+@dataclass(slots=True)
+class _Process:
+    worker_id: str
+    node_id: str
+    popen: subprocess.Popen[bytes]
+    pidfd: int
+    log_path: Path
+    connection: socket.socket | None = None
+    is_killed_by_us: bool = False
+
+
+@dataclass(slots=True)
+class _Connection:
+    stream: socket.socket
+    worker_id: str = ""
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+class _Rendezvous:
+    """The keys of every generation, and who waits for which."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[int, str], bytes] = {}
+        self._waiting: dict[tuple[int, str], list[tuple[_Connection, int]]] = {}
+
+    def set(self, message: StoreSet) -> list[tuple[_Connection, StoreValue]]:
+        key = (message.generation, message.key)
+        self._values[key] = message.value
+        waiting = self._waiting.pop(key, [])
+        return [(to, StoreValue(request=r, value=message.value)) for to, r in waiting]
+
+    def get(self, sender: _Connection, message: StoreGet) -> StoreValue | None:
+        key = (message.generation, message.key)
+        if key in self._values:
+            return StoreValue(request=message.request, value=self._values[key])
+        self._waiting.setdefault(key, []).append((sender, message.request))
+        return None
+
+    def add(self, message: StoreAdd) -> StoreValue:
+        key = (message.generation, message.key)
+        total = int(self._values.get(key, b"0")) + message.amount
+        self._values[key] = str(total).encode()
+        return StoreValue(request=message.request, value=self._values[key])
+
+
+class LocalJob:
+    """One malleable job, each worker on a made-up node of its own.
+
+    Args:
+        command: starts a worker.
+        directory: for sockets, logs and checkpoints.
+        settings: for the workers; `checkpoint_dir` is set here.
+        environment: added to the workers' own.
+        flow: the controller's deadlines.
+        recovers: order the surviving nodes anew when workers die, as the controller would.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        flow: FlowSettings | None = None,
+        recovers: bool = True,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.job_id = "job"
+        self.directory = directory
+        self.checkpoint_dir = directory / "checkpoints"
+        self.audit_dir = directory / "audit"
+        self._command = list(command)
+        self._settings = WorkerSettings(
+            **{"checkpoint_dir": str(self.checkpoint_dir), **(settings or {})}
+        )
+        self._environment = dict(environment or {})
+        self._recovers = recovers
+        self._flow = RescaleFlow(self.job_id, flow or FlowSettings())
+        self._rendezvous = _Rendezvous()
+        self._secret = secrets.token_hex(8)
+        self._processes: dict[str, _Process] = {}
+        self._connections: dict[int, _Connection] = {}
+        self._generation = 0
+        self._nodes: tuple[str, ...] = ()
+        self._is_closing = False
+        #: Everything that happened, oldest first.
+        self.events: list[AnyEvent] = []
+        self.messages: list[Any] = []
+        self.exits: list[WorkerExited] = []
+        self._changed = threading.Condition(threading.RLock())
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._socket_path))
+        self._listener.listen()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._thread = threading.Thread(target=self._serve, name="local-job", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> LocalJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _socket_path(self) -> Path:
+        return self.directory / "agent.sock"
+
+    # -- what a test does -------------------------------------------------------------------------
+
+    def order(self, nodes: Sequence[str]) -> int:
+        """Make the job's nodes these; returns the generation. None suspends it."""
+        with self._changed:
+            self._nodes = tuple(nodes)
+            self._generation += 1
+            self._carry_out(self._flow.order(self._generation, nodes, time.monotonic()))
+            return self._generation
+
+    def kill(self, node_id: str, signal_number: int = signal.SIGKILL) -> None:
+        """Send the node's worker a signal."""
+        with self._changed:
+            for process in self._processes.values():
+                if process.node_id == node_id:
+                    process.popen.send_signal(signal_number)
+                    return
+        raise NeverHappenedError(f"no worker runs on {node_id}")
+
+    def wait_for(self, what: Callable[[], Found | None], timeout_s: float = 60.0) -> Found:
+        """Return what the function finds, called whenever something has happened.
+
+        Raises:
+            NeverHappenedError: with what did happen.
+        """
+        with self._changed:
+            self._changed.wait_for(what, timeout_s)
+            found = what()
+        if not found:
+            raise NeverHappenedError(f"nothing found within {timeout_s:g} s; {self._history()}")
+        return found
+
+    def wait_rescaled(self, generation: int, timeout_s: float = 60.0) -> RescaleDone:
+        """Wait until a generation, or a later one that took its place, is training."""
+        return self.wait_for(
+            lambda: next(
+                (
+                    e
+                    for e in self.events
+                    if isinstance(e, RescaleDone) and e.generation >= generation
+                ),
+                None,
+            ),
+            timeout_s,
+        )
+
+    def wait_step(self, step: int, timeout_s: float = 60.0) -> int:
+        """Wait until some worker has committed that many steps."""
+        return self.wait_for(lambda: self.step if self.step >= step else None, timeout_s)
+
+    @property
+    def step(self) -> int:
+        """The newest step that any worker has told of."""
+        with self._changed:
+            return max((getattr(m, "step", 0) for m in self.messages), default=0)
+
+    def sent(self, kind: type[Found]) -> list[Found]:
+        """Return the messages of a kind that workers have sent."""
+        with self._changed:
+            return [m for m in self.messages if isinstance(m, kind)]
+
+    def wait_ended(self, timeout_s: float = 60.0) -> None:
+        """Wait until no worker is left."""
+        self.wait_for(lambda: not self._processes, timeout_s)
+
+    def send(self, node_id: str, data: bytes) -> None:
+        """Send a frame of any content to the node's worker."""
+        with self._changed:
+            for process in self._processes.values():
+                if process.node_id == node_id and process.connection:
+                    process.connection.sendall(_LENGTH.pack(len(data)) + data)
+
+    def log(self, worker_id: str) -> str:
+        """Return what a worker wrote."""
+        return self._log_path(worker_id).read_text(errors="replace")
+
+    @property
+    def pids(self) -> list[int]:
+        with self._changed:
+            return [process.popen.pid for process in self._processes.values()]
+
+    def close(self) -> None:
+        """End every worker and what this object holds."""
+        with self._changed:
+            self._is_closing = True
+            for process in self._processes.values():
+                process.popen.kill()
+        self._thread.join()
+        for process in self._processes.values():
+            process.popen.wait()
+            os.close(process.pidfd)
+        for connection in self._connections.values():
+            connection.stream.close()
+        self._processes.clear()
+        self._selector.close()
+        self._listener.close()
+
+    def _history(self) -> str:
+        logs = [self.log(path.stem)[-2000:] for path in sorted(self.directory.glob("*.log"))]
+        kinds = [type(m).__name__ for m in self.messages if not isinstance(m, StoreGet | StoreSet)]
+        return "\n".join([f"events: {self.events}", f"messages: {kinds[-40:]}", *logs])
+
+    # -- the controller's part --------------------------------------------------------------------
+
+    def _carry_out(self, outputs: Iterable[Output]) -> None:
+        is_broken = False
+        for output in outputs:
+            if isinstance(output, StartOn):
+                for worker_id, node_id in output.workers.items():
+                    self._start(worker_id, node_id)
+            elif isinstance(output, StopNow):
+                self._stop(output)
+            elif isinstance(output, Send):
+                for worker_id in output.message.to:
+                    self._send_to(worker_id, output.message)
+            else:
+                self.events.append(output)
+                is_broken |= self._breaks(output)
+        self._changed.notify_all()
+        if is_broken and self._recovers and self._nodes:
+            self.order(self._nodes)
+
+    def _breaks(self, event: AnyEvent) -> bool:
+        """Whether the job needs another generation."""
+        if isinstance(event, WorkersLost):
+            self._nodes = tuple(n for n in self._nodes if n not in event.node_ids)
+            return True
+        return isinstance(event, RescaleFailed) and event.is_group_dead
+
+    def _received(self, sender: _Connection, message: Any) -> None:
+        if isinstance(message, StoreSet):
+            for to, value in self._rendezvous.set(message):
+                self._send(to.stream, value)
+        elif isinstance(message, StoreGet):
+            if answer := self._rendezvous.get(sender, message):
+                self._send(sender.stream, answer)
+        elif isinstance(message, StoreAdd):
+            self._send(sender.stream, self._rendezvous.add(message))
+        elif isinstance(message, WorkerHello):
+            self._welcome(sender, message)
+        else:
+            self._heard(message)
+
+    def _heard(self, message: Any) -> None:
+        now_s = time.monotonic()
+        if isinstance(message, WorkerWarm):
+            self._carry_out(self._flow.worker_warm(message, now_s))
+        elif isinstance(message, GroupReady):
+            self._carry_out(self._flow.group_ready(message, now_s))
+        elif isinstance(message, GroupFailed):
+            self._carry_out(self._flow.group_failed(message, now_s))
+        elif isinstance(message, Switched):
+            self._carry_out(self._flow.switched(message, now_s))
+        elif isinstance(message, WorkDone):
+            self._carry_out(self._flow.work_done(message, now_s))
+
+    # -- the agents' part -------------------------------------------------------------------------
+
+    def _start(self, worker_id: str, node_id: str) -> None:
+        path = self._log_path(worker_id)
+        environment = {
+            **os.environ,
+            **self._environment,
+            "MALLETRAIN_AGENT_SOCKET": str(self._socket_path),
+            "MALLETRAIN_WORKER_ID": worker_id,
+            "MALLETRAIN_JOB_ID": self.job_id,
+            "MALLETRAIN_SECRET": self._secret,
+            "MALLETRAIN_AUDIT": str(self.audit_dir),
+        }
+        with path.open("ab") as log:
+            popen = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
+        pidfd = os.pidfd_open(popen.pid)
+        process = _Process(worker_id, node_id, popen, pidfd, path)
+        self._processes[worker_id] = process
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._reap(process))
+
+    def _stop(self, output: StopNow) -> None:
+        for worker_id in output.worker_ids:
+            if process := self._processes.get(worker_id):
+                process.popen.kill()
+
+    def _reap(self, process: _Process) -> None:
+        status = process.popen.wait()
+        self._selector.unregister(process.pidfd)
+        os.close(process.pidfd)
+        del self._processes[process.worker_id]
+        exited = WorkerExited(
+            worker_id=process.worker_id,
+            job_id=self.job_id,
+            status=status,
+            reason=_in_words(status),
+            log_path=str(process.log_path),
+            log_tail="\n".join(self.log(process.worker_id).splitlines()[-_LOG_LINES:]),
+            had_attached=process.connection is not None,
+        )
+        self.exits.append(exited)
+        self._carry_out(self._flow.worker_exited(exited, time.monotonic()))
+
+    def _log_path(self, worker_id: str) -> Path:
+        return self.directory / f"{worker_id}.log"
+
+    def _welcome(self, sender: _Connection, hello: WorkerHello) -> None:
+        process = self._processes.get(hello.worker_id)
+        if process is None or hello.secret != self._secret:
+            self._drop(sender)
+            return
+        sender.worker_id = hello.worker_id
+        process.connection = sender.stream
+        self._send(sender.stream, WorkerWelcome(settings=self._settings))
+
+    def _send_to(self, worker_id: str, message: Message) -> None:
+        process = self._processes.get(worker_id)
+        if process and process.connection:
+            self._send(process.connection, message)
+
+    @staticmethod
+    def _send(stream: socket.socket, message: Message) -> None:
+        data = encode(message)
+        with contextlib.suppress(OSError):
+            stream.sendall(_LENGTH.pack(len(data)) + data)
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            ready = self._selector.select(_TICK_S)
+            with self._changed:
+                if self._is_closing:
+                    return
+                for key, _ in ready:
+                    key.data()
+                self._carry_out(self._flow.tick(time.monotonic()))
+
+    def _accept(self) -> None:
+        stream, _ = self._listener.accept()
+        connection = _Connection(stream)
+        self._connections[stream.fileno()] = connection
+        self._selector.register(stream, selectors.EVENT_READ, lambda: self._read(connection))
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.stream.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return
+        connection.buffer += data
+        try:
+            self._read_frames(connection)
+        except WireError:
+            self._drop(connection)
+
+    def _read_frames(self, connection: _Connection) -> None:
+        buffer = connection.buffer
+        while len(buffer) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+            if len(buffer) < end:
+                return
+            message = decode(bytes(buffer[_LENGTH.size : end]), FromWorker)
+            del buffer[:end]
+            self.messages.append(message)
+            self._received(connection, message)
+            self._changed.notify_all()
+
+    def _drop(self, connection: _Connection) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.stream)
+        self._connections.pop(connection.stream.fileno(), None)
+        connection.stream.close()
+
+
+def _in_words(status: int) -> str:
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exited with {status}"

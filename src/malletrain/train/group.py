@@ -1,0 +1,224 @@
+"""The process group of one generation, which can be built in the background and cut at will.
+
+`torch.distributed`'s global group is left alone: it cannot be exchanged while the old one is in
+use, and a broken one cannot be left in milliseconds. Gloo's own `abort` and `shutdown` do
+nothing to a blocked collective; only closing its connections frees it, here and on every peer.
+So a group knows its sockets and can shut them from any thread (`cut`).
+
+On a GPU the gradients travel over NCCL and every decision over a gloo group beside it. The NCCL
+half is untested: this project is developed without GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# The type stubs do not know that torch.distributed has these, too.
+from torch._C._distributed_c10d import PrefixStore, Store, Work
+
+from malletrain.errors import MalleTrainError
+from malletrain.train.feed import tcp_sockets
+
+_ENVIRONMENT_INTERFACE = "GLOO_SOCKET_IFNAME"
+#: How long a leaver waits for the others to have read all it said.
+_LEAVE_TIMEOUT_S = 1.0
+_NCCL_POLL_S = 0.0005
+#: Sockets (descriptor, inode) that belong to a group already: two may be in the making at once.
+_claimed: set[tuple[int, int]] = set()
+_claiming = threading.Lock()
+
+
+class GroupLostError(MalleTrainError):
+    """A member is gone or the group was cut: the step in flight is void."""
+
+
+class CannotAbortError(MalleTrainError):
+    """NCCL would not let go of a dead group: only a new process image frees the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """What it takes to build a generation's group."""
+
+    store: Store
+    rank: int
+    workers: int
+    device: torch.device
+    timeout_s: float
+    interface: str = ""
+
+
+class Group:
+    """The members of one generation, connected."""
+
+    def __init__(self, rank: int = 0, workers: int = 1) -> None:
+        self.rank = rank
+        self.workers = workers
+        self._gloo: Any = None
+        self._nccl: Any = None
+        #: Kept alive: the C++ group calls back into the Python object.
+        self._store: Store | None = None
+        #: Descriptor and inode: the number alone may belong to another file by now.
+        self._sockets: set[tuple[int, int]] = set()
+        self._is_cut = False
+        self._timeout_s = 0.0
+
+    @classmethod
+    def build(cls, rendezvous: Rendezvous) -> Group:
+        """Connect to the other members; blocks until all have, or raises."""
+        group = cls(rendezvous.rank, rendezvous.workers)
+        if rendezvous.workers > 1:
+            group._connect(rendezvous)
+        return group
+
+    def _connect(self, rendezvous: Rendezvous) -> None:
+        self._store = rendezvous.store
+        self._timeout_s = rendezvous.timeout_s
+        before = tcp_sockets()
+        self._gloo = _build_gloo(rendezvous)
+        with _claiming:
+            # Connections that appeared in the meantime are the group's own.
+            self._sockets = tcp_sockets() - before - _claimed
+            _claimed.update(self._sockets)
+        if rendezvous.device.type == "cuda":
+            self._nccl = _build_nccl(rendezvous)
+
+    # -- collectives --------------------------------------------------------------------------
+    # They return what `wait` takes. A gloo `Work` must not be kept: it would hold the group's
+    # connections open after the group itself was dropped.
+
+    def all_reduce(self, tensor: Tensor) -> Any:
+        return self._begin(tensor, lambda group: group.allreduce([tensor]))
+
+    def broadcast(self, tensor: Tensor, source: int) -> Any:
+        return self._begin(tensor, lambda group: group.broadcast(tensor, source))
+
+    def _begin(self, tensor: Tensor, collective: Callable[[Any], Any]) -> Any:
+        if self._is_cut:
+            raise GroupLostError("the process group was cut")
+        try:
+            if tensor.is_cuda:
+                return collective(self._nccl)
+            return collective(self._gloo).get_future()
+        except RuntimeError as error:
+            raise _lost(error) from None
+
+    def wait(self, pending: Iterable[Any]) -> None:
+        """Wait for collectives.
+
+        Raises:
+            GroupLostError: one of them failed.
+        """
+        try:
+            for item in pending:
+                if not isinstance(item, Work):
+                    item.wait()
+                else:
+                    self._wait_for_nccl(item)
+        except RuntimeError as error:
+            raise _lost(error) from None
+
+    def _wait_for_nccl(self, work: Any) -> None:
+        # wait() would only order streams: a dead peer has to be noticed before the step counts.
+        deadline_at_s = time.monotonic() + self._timeout_s
+        while not work.is_completed():
+            if self._is_cut or time.monotonic() > deadline_at_s:
+                raise GroupLostError("a collective on the GPU did not complete")
+            time.sleep(_NCCL_POLL_S)
+        work.wait()
+
+    def all_gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return every member's numbers, by rank."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        if self.workers == 1:
+            return [own.tolist()]
+        all_numbers = [torch.empty_like(own) for _ in range(self.workers)]
+        self.wait([self._begin(own, lambda group: group.allgather([all_numbers], [own]))])
+        return [tensor.tolist() for tensor in all_numbers]
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Make every collective fail now, here and on all peers; safe from any thread."""
+        self._is_cut = True
+        self._shut(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Give the group up for good."""
+        self.cut()
+        # Its destructor waits for queued collectives, which fail now.
+        self._gloo = None
+        with _claiming:
+            _claimed.difference_update(self._sockets)
+        self._sockets = set()
+        nccl, self._nccl = self._nccl, None
+        if nccl is not None:
+            _abort_nccl(nccl)
+
+    def leave(self) -> None:
+        """Give the group up so that peers still read all that was sent to them."""
+        self._shut(socket.SHUT_WR)
+        poll = select.poll()
+        waiting = {descriptor for descriptor, _ in self._sockets}
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLRDHUP)
+        deadline_at_s = time.monotonic() + _LEAVE_TIMEOUT_S
+        while waiting and (left_s := deadline_at_s - time.monotonic()) > 0:
+            for descriptor, _ in poll.poll(left_s * 1000):
+                poll.unregister(descriptor)
+                waiting.discard(descriptor)
+        self.release()
+
+    def _shut(self, how: int) -> None:
+        for descriptor, inode in tuple(self._sockets):
+            with contextlib.suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    with socket.socket(fileno=os.dup(descriptor)) as connection:
+                        connection.shutdown(how)
+
+
+def _lost(error: RuntimeError) -> GroupLostError:
+    # Only the text: the original's traceback would keep the group and its sockets alive.
+    return GroupLostError(str(error).splitlines()[0])
+
+
+def _build_gloo(rendezvous: Rendezvous) -> Any:
+    gloo = cast(Any, dist).ProcessGroupGloo
+    interface = rendezvous.interface or os.environ.get(_ENVIRONMENT_INTERFACE, "")
+    device = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+    options = gloo._Options()  # noqa: SLF001 - the only way to name device and timeout
+    options._devices = [device]  # noqa: SLF001
+    options._timeout = timedelta(seconds=rendezvous.timeout_s)  # noqa: SLF001
+    store = PrefixStore("gloo", rendezvous.store)
+    return gloo(store, rendezvous.rank, rendezvous.workers, options)
+
+
+def _build_nccl(rendezvous: Rendezvous) -> Any:
+    """Connect eagerly: a lazy first collective could deadlock with the present group's."""
+    nccl = cast(Any, dist).ProcessGroupNCCL
+    options = nccl.Options()
+    options._timeout = timedelta(seconds=rendezvous.timeout_s)  # noqa: SLF001
+    store = PrefixStore("nccl", rendezvous.store)
+    group = nccl(store, rendezvous.rank, rendezvous.workers, options)
+    group.eager_connect_single_device(rendezvous.device)
+    return group
+
+
+def _abort_nccl(group: Any) -> None:
+    try:
+        group.abort()
+    except RuntimeError as error:
+        raise CannotAbortError(str(error)) from None

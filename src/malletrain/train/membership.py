@@ -1,0 +1,247 @@
+"""Which group this worker trains in, and which it goes to next.
+
+Messages from the controller arrive on the link's thread and only note what is wanted; groups are
+built in a thread of their own; the training thread alone goes from one group to the next, at a
+step boundary. Everything here holds for the newest generation: what concerns an older one is
+forgotten or ignored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from malletrain.live.wire import (
+    AbortGroup,
+    GroupFailed,
+    GroupReady,
+    Message,
+    PrepareGroup,
+    StoreValue,
+    Switch,
+    WorkerSettings,
+)
+from malletrain.train.group import Group, Rendezvous
+from malletrain.train.store import Answers, ChannelStore
+
+
+@dataclass(slots=True)
+class NextGroup:
+    """A generation that was announced."""
+
+    generation: int
+    members: tuple[str, ...]
+    is_member: bool
+    #: Its whole reason is that the present group is dead, or there is none.
+    is_immediate: bool
+    #: To switch is allowed: all targets are connected, or there is nobody to agree with.
+    may_switch: bool
+    #: This worker saves the job's state if the generation has no members.
+    is_saver: bool
+    group: Group | None = None
+    store: ChannelStore | None = field(default=None, repr=False)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.may_switch and (self.group is not None or not self.is_member)
+
+
+class Membership:
+    """This worker's place in its job's generations."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        job_id: str,
+        settings: WorkerSettings,
+        device: torch.device,
+        send: Callable[[Any], None],
+    ) -> None:
+        self._worker_id = worker_id
+        self._job_id = job_id
+        self._settings = settings
+        self._device = device
+        self._send: Callable[[Message], None] = send
+        self._answers = Answers()
+        self._changed = threading.Condition()
+        self._generation = 0
+        self._group: Group | None = None
+        #: The group before the present one, until all have come over.
+        self._left: Group | None = None
+        self._next: NextGroup | None = None
+        self._is_over = False
+
+    # -- the link's thread ------------------------------------------------------------------------
+
+    def receive(self, message: Any) -> None:
+        if isinstance(message, StoreValue):
+            self._answers.arrived(message)
+        elif isinstance(message, PrepareGroup):
+            self._prepare(message)
+        elif isinstance(message, Switch):
+            self._allow(message)
+        elif isinstance(message, AbortGroup):
+            self._abort(message)
+
+    def _prepare(self, message: PrepareGroup) -> None:
+        with self._changed:
+            newest = self._next.generation if self._next else self._generation
+            if message.generation <= newest or self._is_over:
+                return
+            self._forget_next()
+            rank = _rank(self._worker_id, message.members)
+            self._next = NextGroup(
+                generation=message.generation,
+                members=message.members,
+                is_member=rank is not None,
+                is_immediate=message.is_immediate,
+                may_switch=message.is_immediate,
+                is_saver=not message.members and message.to[:1] == (self._worker_id,),
+            )
+            if message.is_immediate and self._group is not None:
+                # Whatever the training thread waits for in there will not come.
+                self._group.cut()
+            if rank is not None:
+                threading.Thread(
+                    target=self._build,
+                    args=(self._next, rank),
+                    name=f"malletrain-group-{message.generation}",
+                    daemon=True,
+                ).start()
+            self._changed.notify_all()
+
+    def _allow(self, message: Switch) -> None:
+        with self._changed:
+            if self._next and self._next.generation == message.generation:
+                self._next.may_switch = True
+                self._changed.notify_all()
+
+    def _abort(self, message: AbortGroup) -> None:
+        with self._changed:
+            if self._next and self._next.generation == message.generation:
+                self._forget_next()
+
+    def _forget_next(self) -> None:
+        forgotten, self._next = self._next, None
+        if forgotten and forgotten.store:
+            forgotten.store.close()
+        if forgotten and forgotten.group:
+            forgotten.group.release()
+
+    # -- the thread that builds -------------------------------------------------------------------
+
+    def _build(self, target: NextGroup, rank: int) -> None:
+        timeout_s = self._settings.collective_timeout_s
+        target.store = ChannelStore(
+            self._job_id, target.generation, self._send, self._answers, timeout_s
+        )
+        rendezvous = Rendezvous(
+            store=target.store,
+            rank=rank,
+            workers=len(target.members),
+            device=self._device,
+            timeout_s=timeout_s,
+            interface=self._settings.interface,
+        )
+        try:
+            group = Group.build(rendezvous)
+        except RuntimeError as error:
+            self._tell_failure(target, str(error).splitlines()[0])
+            return
+        with self._changed:
+            if self._next is not target:
+                group.release()
+                return
+            target.group = group
+            self._changed.notify_all()
+        self._send(
+            GroupReady(worker_id=self._worker_id, job_id=self._job_id, generation=target.generation)
+        )
+
+    def _tell_failure(self, target: NextGroup, reason: str) -> None:
+        with self._changed:
+            if self._next is not target:
+                return
+        self._send(
+            GroupFailed(
+                worker_id=self._worker_id,
+                job_id=self._job_id,
+                generation=target.generation,
+                reason=reason,
+            )
+        )
+
+    # -- the training thread ----------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    @property
+    def group(self) -> Group | None:
+        """The present group; None where it is lost or there was none yet."""
+        return self._group
+
+    def ballot(self) -> int:
+        """Return the generation this worker is ready to go to with its group, 0 for none."""
+        with self._changed:
+            return self._next.generation if self._next and self._next.is_ready else 0
+
+    @property
+    def is_revoked(self) -> bool:
+        """The controller has given the present group up."""
+        with self._changed:
+            return self._next is not None and self._next.is_immediate
+
+    def lose(self) -> None:
+        """Give the present group up, so that the others notice, too."""
+        self.release_left()
+        with self._changed:
+            group, self._group = self._group, None
+        if group is not None:
+            group.release()
+
+    def release_left(self) -> None:
+        """Close the group before the present one: everyone has come over."""
+        left, self._left = self._left, None
+        if left is not None:
+            left.release()
+
+    def await_next(self) -> NextGroup:
+        """Wait until there is a generation to go to, and make it the present one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is not None and self._next.is_ready)
+            return self._enter()
+
+    def enter(self, generation: int) -> NextGroup | None:
+        """Make the agreed generation the present one; None if it was forgotten meanwhile."""
+        with self._changed:
+            if self._next is None or self._next.generation != generation:
+                return None
+            return self._enter()
+
+    def _enter(self) -> NextGroup:
+        target, self._next = self._next, None
+        assert target is not None
+        if target.is_member:
+            # A member may still read the last sums of the old group: it is closed later.
+            self._left, self._group = self._group, target.group
+            self._generation = target.generation
+        return target
+
+    def end(self) -> None:
+        """Take no part in generations any more; peers still get all that was sent to them."""
+        with self._changed:
+            self._is_over = True
+            self._forget_next()
+            group, self._group = self._group, None
+        if group is not None:
+            group.leave()
+
+
+def _rank(worker_id: str, members: tuple[str, ...]) -> int | None:
+    return members.index(worker_id) if worker_id in members else None
