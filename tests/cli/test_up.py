@@ -38,7 +38,11 @@ def up(tmp_path: Path, *args: str) -> Result:
 
 
 def test_defaults_are_those_of_the_configuration(started: Started, tmp_path: Path) -> None:
-    assert up(tmp_path).exit_code == 0
+    result = up(tmp_path)
+    assert result.exit_code == 0
+    assert (
+        result.stderr == f"starting on {tmp_path / 'state'}; Ctrl-C ends it, and saves its jobs\n"
+    )
     assert started.state_dir is not None
     assert started.state_dir.path == tmp_path / "state"
     assert started.config == Config()

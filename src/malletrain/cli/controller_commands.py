@@ -69,6 +69,7 @@ def up(
     if not detach:
         from malletrain.live.main import run_controller
 
+        typer.echo(f"starting on {directory.path}; Ctrl-C ends it, and saves its jobs", err=True)
         run_controller(directory, settings, port=port, is_forced=force)
         return
     from malletrain.cli.background import start
