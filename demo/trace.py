@@ -7,13 +7,14 @@ events are large and sudden, a whole group of nodes at once.
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TextIO
+
+from msgspec.structs import replace
+
+from malletrain.batch.trace import IdleInterval, IntervalEnd, write
 
 MEDIAN_IDLE_S = 475.0
 MEAN_IDLE_S = 1192.0
@@ -39,25 +40,16 @@ BLACKOUT_TO_S = 108.0 * SPEED
 _KILL_AFTER_S = 60.0 * SPEED
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Interval:
-    """A node is ours from one time to another; a kill gives no notice."""
-
-    from_s: float
-    to_s: float
-    node: str
-    end: str = "planned"
-
-
-def draw(groups: Iterable[Sequence[str]], until_s: float, seed: int) -> list[Interval]:
+def draw(groups: Iterable[Sequence[str]], until_s: float, seed: int) -> list[IdleInterval]:
     """Return the idle intervals of all groups until at least `until_s`."""
     random_ = random.Random(seed)  # noqa: S311  # a trace to replay, no secret
-    return sorted(i for nodes in groups for i in _group(nodes, until_s, random_))
+    drawn = (interval for nodes in groups for interval in _group(nodes, until_s, random_))
+    return _sorted(drawn)
 
 
-def _group(nodes: Sequence[str], until_s: float, random_: random.Random) -> list[Interval]:
+def _group(nodes: Sequence[str], until_s: float, random_: random.Random) -> list[IdleInterval]:
     """Let nodes leave alone some times, then all of them together, again and again."""
-    intervals: list[Interval] = []
+    intervals: list[IdleInterval] = []
     start_s = 0.0
     while start_s < until_s:
         idle_s = {node: [_draw_idle_s(random_)] for node in nodes}
@@ -71,7 +63,7 @@ def _group(nodes: Sequence[str], until_s: float, random_: random.Random) -> list
             at_s = start_s
             for lasts_s, gap_s, share in zip(idle_s[node], gaps_s[node], shares, strict=True):
                 at_s += gap_s + slack_s * share / sum(shares)
-                intervals.append(Interval(at_s, at_s + lasts_s, node))
+                intervals.append(IdleInterval(node=node, from_s=at_s, to_s=at_s + lasts_s))
                 at_s += lasts_s
         start_s += length_s
     return intervals
@@ -82,49 +74,48 @@ def _draw_idle_s(random_: random.Random) -> float:
     return MEDIAN_IDLE_S * math.exp(random_.gauss(0.0, spread))
 
 
-def demo_intervals() -> list[Interval]:
+def demo_intervals() -> list[IdleInterval]:
     """Return the bundled trace: a window of a drawn one, with a kill and a time without nodes."""
     groups = [[f"{g}{i + 1}" for i in range(size)] for g, size in DEMO_GROUPS.items()]
     drawn = draw(groups, _FROM_S + _LENGTH_S, _SEED)
     window = [_windowed(interval) for interval in drawn]
-    parts = sorted(part for interval in window for part in _with_blackout(interval))
+    parts = _sorted(part for interval in window for part in _with_blackout(interval))
     return _with_kill(_with_gaps(parts))
 
 
-def _windowed(interval: Interval) -> Interval:
+def _windowed(interval: IdleInterval) -> IdleInterval:
     from_s = max(interval.from_s - _FROM_S, 0.0)
     to_s = min(interval.to_s - _FROM_S, _LENGTH_S)
-    return replace(interval, from_s=round(from_s, 1), to_s=round(to_s, 1))
+    group = interval.node.rstrip("0123456789")
+    return replace(interval, from_s=round(from_s, 1), to_s=round(to_s, 1), group=group)
 
 
-def _with_blackout(interval: Interval) -> list[Interval]:
+def _with_blackout(interval: IdleInterval) -> list[IdleInterval]:
     before = replace(interval, to_s=min(interval.to_s, BLACKOUT_FROM_S))
     after = replace(interval, from_s=max(interval.from_s, BLACKOUT_TO_S))
     return [part for part in (before, after) if part.from_s < part.to_s]
 
 
-def _with_gaps(intervals: list[Interval]) -> list[Interval]:
-    kept: list[Interval] = []
+def _with_gaps(intervals: list[IdleInterval]) -> list[IdleInterval]:
+    kept: list[IdleInterval] = []
     away_until_s: dict[str, float] = {}
     for interval in intervals:
         from_s = max(interval.from_s, away_until_s.get(interval.node, 0.0))
         if interval.to_s - from_s >= _SHORTEST_S:
             kept.append(replace(interval, from_s=from_s))
             away_until_s[interval.node] = interval.to_s + _SHORTEST_GAP_S
-    return sorted(kept)
+    return _sorted(kept)
 
 
-def _with_kill(intervals: list[Interval]) -> list[Interval]:
+def _sorted(intervals: Iterable[IdleInterval]) -> list[IdleInterval]:
+    return sorted(intervals, key=lambda interval: (interval.from_s, interval.node))
+
+
+def _with_kill(intervals: list[IdleInterval]) -> list[IdleInterval]:
     ends = [interval.to_s for interval in intervals]
     alone = [i for i in intervals if i.to_s > _KILL_AFTER_S and ends.count(i.to_s) == 1]
     victim = min(alone, key=lambda interval: interval.to_s)
-    return [replace(i, end="kill") if i == victim else i for i in intervals]
-
-
-def write(intervals: Iterable[Interval], to: TextIO) -> None:
-    rows = csv.writer(to, lineterminator="\n")
-    rows.writerow(["node", "idle_from_s", "idle_to_s", "end"])
-    rows.writerows([i.node, f"{i.from_s:.1f}", f"{i.to_s:.1f}", i.end] for i in intervals)
+    return [replace(i, end=IntervalEnd.KILL) if i == victim else i for i in intervals]
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ def main() -> None:
     dataset = make_data()
     model = CharTransformer()
     device = EmulatedDevice.for_model(model, FLOPS_PER_ROW)
+    print(f"stated samples/s {device.rates(GLOBAL_BATCH)}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     job = mt.attach(model, optimizer, global_batch=GLOBAL_BATCH, seed=SEED)
@@ -110,6 +111,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         job.report(loss)
+        if job.is_first and job.loss is not None and job.step % 10 == 0:
+            print(f"samples {job.samples} loss {job.loss:.6f}")
 
     with torch.no_grad():
         print(f"final loss {loss_of(model, *dataset.tensors):.6f}")

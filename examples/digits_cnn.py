@@ -44,6 +44,7 @@ def main() -> None:
     dataset = make_data()
     model = make_model()
     device = EmulatedDevice.for_model(model, FLOPS_PER_ROW)
+    print(f"stated samples/s {device.rates(GLOBAL_BATCH)}")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
     job = mt.attach(model, optimizer, global_batch=GLOBAL_BATCH, seed=SEED)
@@ -54,6 +55,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         job.report(loss)
+        if job.is_first and job.loss is not None and job.step % 10 == 0:
+            print(f"samples {job.samples} loss {job.loss:.6f}")
 
     with torch.no_grad():
         images, labels = dataset.tensors

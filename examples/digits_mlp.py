@@ -42,6 +42,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         job.report(loss)
+        if job.is_first and job.loss is not None and job.step % 200 == 0:
+            print(f"samples {job.samples} loss {job.loss:.6f}")
 
     with torch.no_grad():
         pixels, labels = dataset.tensors

@@ -47,10 +47,10 @@ class EmulatedDevice:
         exchange_s = hops / workers * self.gradient_bytes / LINK_BYTES_PER_S
         return self.flops_per_row * rows / DEVICE_FLOPS_PER_S + exchange_s + hops * LINK_LATENCY_S
 
-    def samples_per_s(self, global_batch: int, workers: int) -> float:
-        """Return the throughput of the stated device and link: the true curve of the job."""
-        rows = -(-global_batch // workers)
-        return global_batch / self.step_s(rows, workers)
+    def rates(self, global_batch: int, most_workers: int = 8) -> list[float]:
+        """Return the samples/s of 0, 1, ... workers: the true curve, for comparison."""
+        steps_s = [self.step_s(-(-global_batch // n), n) for n in range(1, most_workers + 1)]
+        return [0.0, *(round(global_batch / step_s, 2) for step_s in steps_s)]
 
     @contextmanager
     def step(self, rows: int, workers: int) -> Iterator[None]:

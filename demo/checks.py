@@ -1,0 +1,102 @@
+"""What must have been true of the run; each check says in one line what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from malletrain.core.apply import apply
+from malletrain.core.events import AnyEvent, NodesLeaving, NodesLost
+from malletrain.core.model import Cluster, Phase
+from malletrain.core.settings import CoreSettings
+from malletrain.report import RunReport
+from malletrain.report.data import MarkKind
+
+LEAST_NODE_EVENTS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    holds: bool
+    found: str
+
+
+def check_run(
+    run: RunReport, events: Sequence[AnyEvent], settings: CoreSettings, leftovers: Sequence[int]
+) -> list[Check]:
+    return [
+        *(_ended_well(run)),
+        *(_same_as_undisturbed(run)),
+        Check(
+            run.node_events >= LEAST_NODE_EVENTS,
+            f"{run.node_events} node events, at least {LEAST_NODE_EVENTS} were to be seen",
+        ),
+        _lost_all_nodes(events, settings),
+        _killed(run),
+        _without_nodes(run),
+        Check(
+            not leftovers,
+            f"processes left over: {', '.join(map(str, leftovers))}"
+            if leftovers
+            else "no process was left over",
+        ),
+    ]
+
+
+def _ended_well(run: RunReport) -> Iterable[Check]:
+    unfinished = [r for r in run.jobs if r.job.phase is not Phase.FINISHED]
+    yield Check(
+        bool(run.jobs) and not unfinished,
+        "; ".join(f"{r.job.spec.name} is {r.job.phase.value}: {r.job.note}" for r in unfinished)
+        or f"all {len(run.jobs)} jobs finished",
+    )
+
+
+def _same_as_undisturbed(run: RunReport) -> Iterable[Check]:
+    compared = [(r.job.spec.name, r.comparison) for r in run.jobs if r.comparison]
+    for name, twin in compared:
+        yield Check(
+            twin.difference <= twin.tolerance,
+            f"{name}: final loss {twin.final_loss:.6f}, undisturbed {twin.twin_final_loss:.6f}, "
+            f"difference {twin.difference:.1e}, tolerance {twin.tolerance:.1e}",
+        )
+        yield Check(
+            twin.is_exactly_once is True,
+            f"{name}: every sample of every epoch was consumed exactly once"
+            if twin.is_exactly_once
+            else f"{name}: some samples were not consumed exactly once",
+        )
+    if not compared:
+        yield Check(False, "no job was compared with an undisturbed twin")
+
+
+def _killed(run: RunReport) -> Check:
+    killed = sum(mark.nodes for mark in run.marks if mark.kind is MarkKind.KILLED)
+    return Check(killed > 0, f"nodes killed without notice: {killed}")
+
+
+def _without_nodes(run: RunReport) -> Check:
+    longest_s = max((end_s - start_s for start_s, end_s in run.idle_spans), default=0.0)
+    return Check(longest_s > 0, f"time with no node at all: {longest_s:.1f} s")
+
+
+def _lost_all_nodes(events: Sequence[AnyEvent], settings: CoreSettings) -> Check:
+    names = sorted(set(emptied_jobs(events, settings)))
+    return Check(
+        bool(names), f"jobs from which all nodes were taken at once: {', '.join(names) or 'none'}"
+    )
+
+
+def emptied_jobs(events: Iterable[AnyEvent], settings: CoreSettings) -> list[str]:
+    """Name the jobs whose nodes were all taken by one event, once for each time."""
+    names: list[str] = []
+    cluster = Cluster()
+    for event in events:
+        if isinstance(event, NodesLeaving | NodesLost):
+            taken = set(event.node_ids)
+            for job in cluster.jobs.values():
+                staying = {n for n in job.node_ids if cluster.nodes[n].leaving_at_s is None}
+                if staying and staying <= taken:
+                    names.append(job.spec.name)
+        cluster = apply(cluster, event, settings)
+    return names
