@@ -24,7 +24,7 @@ def test_a_training_job_is_told_what_more_nodes_would_do_and_cost_the_others() -
         world.train(100.0)
     text = words(world, "slow")
     assert "slow is training on 1 node (it may have 1 to 8)" in text
-    assert "Measured at" in text
+    assert "measured on 1" in text
     assert "With more nodes it would gain" in text
     assert "cost the other jobs" in text
 
@@ -33,6 +33,8 @@ def test_a_waiting_job_is_told_why() -> None:
     world = World(STATIC, is_patient=True)
     world.submit(spec("job"))
     assert "job is waiting on 0 nodes" in words(world, "job")
+    # Without a measurement there are no samples/s to speak of.
+    assert "samples/s" not in words(world, "job")
     world.join("a1")
     world.feed(
         RescaleFailed(

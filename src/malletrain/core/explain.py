@@ -23,10 +23,11 @@ def explain(cluster: Cluster, job_id: str, settings: CoreSettings, allocator: Al
         return "\n".join(lines)
     # No more than there are: a bound of a million nodes is no reason to predict a million rates.
     most = min(job.spec.max_nodes, max(len(cluster.nodes), job.spec.min_nodes))
-    curve = curve_for(cluster, job, settings)
-    lines.append(_what_is_known(cluster, job, curve, most))
-    lines.append(advisor.explain(job, cluster, settings))
-    lines += _what_more_would_do(job, curve, most)
+    learning = advisor.explain(job, cluster, settings)
+    lines.append(learning[0].upper() + learning[1:])
+    known = cluster.curves.get(job.spec.model_key)
+    if known and known.observations:
+        lines += _what_more_would_do(job, curve_for(cluster, job, settings), most)
     lines += _why_not_more(cluster, job, settings, allocator)
     return "\n".join(line for line in lines if line)
 
@@ -45,27 +46,18 @@ def _situation(cluster: Cluster, job: Job) -> str:
     return words + "."
 
 
-def _what_is_known(cluster: Cluster, job: Job, curve: Curve, most: int) -> str:
-    known = cluster.curves.get(job.spec.model_key)
-    measured = [o.nodes for o in known.observations] if known else []
-    if not measured:
-        return "Nothing was measured of its scaling yet: a wide prior stands in."
-    scales = ", ".join(str(nodes) for nodes in measured)
-    low, high = curve.interval(most)
-    return (
-        f"Measured at {scales} nodes; at {most} it is believed to train "
-        f"{low[most]:,.0f} to {high[most]:,.0f} samples/s (95%)."
-    )
-
-
 def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
     now = len(job.node_ids)
     if now >= most:
         return ["It has as many nodes as it may have, or as there are."]
     rates = curve.rates(most)
+    low, high = curve.interval(most)
     scales = sorted({now + 1, min(2 * max(now, 1), most), most})
-    gains = ", ".join(f"{n}: {rates[n] - rates[now]:+,.0f}" for n in scales)
-    return [f"With more nodes it would gain, in samples/s: {gains}."]
+    beliefs = "; ".join(
+        f"{rates[n] - rates[now]:+,.0f} on {n} ({low[n]:,.0f} to {high[n]:,.0f} in all)"
+        for n in scales
+    )
+    return [f"With more nodes it would gain, in samples/s, with 95% confidence: {beliefs}."]
 
 
 def _why_not_more(
