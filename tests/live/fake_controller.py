@@ -1,9 +1,11 @@
-"""The controller's end of an agent's connection, driven by a test."""
+"""The controller's end of agents' connections, driven by a test."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -19,17 +21,27 @@ from malletrain.live.wire import (
     encode,
 )
 
+
+@dataclass(frozen=True)
+class HungUp:
+    """A node's agent has closed its connection, or died."""
+
+    node_id: str
+
+
 TOKEN = "a-test-token"
+#: The script of workers that need no PyTorch.
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 _LIMIT_S = 15.0
 
 
 class FakeController:
-    """Welcomes one agent, keeps what it says, and sends what the test wants."""
+    """Welcomes agents, keeps what they say, and sends what the test wants."""
 
     def __init__(self, stop_worker_ids: tuple[str, ...] = ()) -> None:
-        self.heard: list[Message] = []
+        self.heard: list[Message | HungUp] = []
         self.tokens: list[str | None] = []
-        self.connection: ServerConnection | None = None
+        self.connections: dict[str, ServerConnection] = {}
         self.welcome = Welcome(
             protocol=PROTOCOL, controller="a fake one", stop_worker_ids=stop_worker_ids
         )
@@ -56,15 +68,12 @@ class FakeController:
     async def close(self) -> None:
         self._server.close()
         await self._server.wait_closed()
-        self.connection = None
 
-    async def send(self, message: Message) -> None:
-        assert self.connection is not None
-        await self.connection.send(encode(message))
+    async def send(self, message: Message, node_id: str = "n1") -> None:
+        await self.send_raw(encode(message), node_id)
 
-    async def send_raw(self, data: bytes) -> None:
-        assert self.connection is not None
-        await self.connection.send(data)
+    async def send_raw(self, data: bytes, node_id: str = "n1") -> None:
+        await self.connections[node_id].send(data)
 
     async def hears(self, kind: type[Any], is_it: Callable[[Any], bool] = lambda _: True) -> Any:
         """Wait for a message, or find it among those heard; each is found once."""
@@ -75,25 +84,25 @@ class FakeController:
                         return self.heard.pop(index)
                 await self._news.wait()
 
-    async def is_left(self) -> None:
-        """Wait until the agent has closed its connection."""
-        assert self.connection is not None
-        async with asyncio.timeout(_LIMIT_S):
-            await self.connection.wait_closed()
-
     async def _talk(self, connection: ServerConnection) -> None:
         assert connection.request is not None
         self.tokens.append(connection.request.headers.get("Authorization"))
         assert connection.request.path == "/v1/agent"
+        node_id = ""
         try:
             async for data in connection:
                 assert isinstance(data, bytes)
                 message = decode(data, FromAgent)
                 if isinstance(message, AgentHello):
-                    self.connection = connection
+                    node_id = message.node.id
+                    self.connections[node_id] = connection
                     await connection.send(encode(self.welcome))
-                async with self._news:
-                    self.heard.append(message)
-                    self._news.notify_all()
+                await self._hear(message)
         except ConnectionClosed:
             pass
+        await self._hear(HungUp(node_id))
+
+    async def _hear(self, message: Message | HungUp) -> None:
+        async with self._news:
+            self.heard.append(message)
+            self._news.notify_all()

@@ -82,8 +82,11 @@ class LocalBatch:
 
     async def detach(self) -> None:
         if self._streams:
-            self._streams[1].close()
+            writer = self._streams[1]
             self._streams = None
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def stop(self) -> None:
         if self._streams is None:

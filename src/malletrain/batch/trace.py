@@ -49,7 +49,8 @@ def read(lines: Iterable[str], source: str) -> Iterator[IdleInterval]:
         _check_header(rows.fieldnames)
         yield from _in_order(_interval(row) for row in rows)
     except (TraceError, csv.Error) as error:
-        raise TraceError(f"{source}, line {max(rows.line_num, 1)}: {error}") from error
+        line = max(rows.reader.line_num, 1)
+        raise TraceError(f"{source}, line {line}: {error}") from error
 
 
 def _in_order(intervals: Iterable[IdleInterval]) -> Iterator[IdleInterval]:

@@ -1,0 +1,134 @@
+"""The local batch system, its host process and the nodes below it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from malletrain.batch.base import BatchSystem
+from malletrain.batch.local import LocalBatch
+from malletrain.batch.local_host import read_host_file
+from malletrain.errors import BatchError, TraceError
+from malletrain.live.wire import AgentHello, AgentLeaving
+from tests.batch.contract import BatchContract, busy_node
+from tests.leftovers import is_alive, wait_until
+from tests.live.fake_controller import TOKEN, FakeController, HungUp
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class TestLocal(BatchContract):
+    def make(self, folder: Path, **options: Any) -> LocalBatch:
+        return LocalBatch(
+            folder, **({"max_nodes": 3, "grace_s": self.grace_s, "preload": ()} | options)
+        )
+
+    async def test_all_nodes_die_with_the_host(self, tmp_path: Path) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            await busy_node(batch, controller, tmp_path, "ignore-sigterm")
+            host = host_process(tmp_path)
+            below = [process.pid for process in host.children(recursive=True)]
+            assert len(below) == 4  # zygote, agent, the agent's fork of the zygote, worker
+            host.kill()
+            wait_until(lambda: not any(map(is_alive, below)), lambda: "something is left")
+            with pytest.raises(BatchError, match=r"has ended.*host\.log"):
+                await batch.add_nodes(1)
+
+    async def test_a_killed_host_is_followed_by_another(self, tmp_path: Path) -> None:
+        async with FakeController() as controller:
+            async with self.started(tmp_path, controller) as batch:
+                await batch.add_nodes(1)
+                await controller.hears(AgentHello)
+                killed = read_host_file(tmp_path / "local")
+                host_process(tmp_path).kill()
+                await controller.hears(HungUp)
+            async with self.started(tmp_path, controller) as batch:
+                await batch.add_nodes(1)
+                await controller.hears(AgentHello)
+                assert killed
+                assert not is_there(killed.run_dir)
+
+    async def test_a_host_without_a_controller_ends(self, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text(TOKEN)
+        async with FakeController() as controller:
+            batch = self.make(tmp_path, away_limit_s=0.3)
+            await batch.start(controller.url, tmp_path / "token")
+            await busy_node(batch, controller, tmp_path, "train")
+            host = host_process(tmp_path)
+            below = [process.pid for process in host.children(recursive=True)]
+            await batch.detach()
+            wait_until(lambda: not is_alive(host.pid), lambda: "the host lives")
+            assert not any(map(is_alive, below))
+
+    async def test_sigterm_ends_the_host_and_its_nodes(self, tmp_path: Path) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            await busy_node(batch, controller, tmp_path, "ignore-sigterm")
+            host = host_process(tmp_path)
+            below = [process.pid for process in host.children(recursive=True)]
+            host.terminate()
+            wait_until(lambda: not is_alive(host.pid), lambda: "the host lives")
+            assert not any(map(is_alive, below))
+
+    async def test_workers_outlive_the_machines_zygote(self, tmp_path: Path) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            await busy_node(batch, controller, tmp_path, "train")
+            host = host_process(tmp_path)
+            zygote = next(p for p in host.children() if "malletrain.live.zygote" in p.cmdline())
+            (fork,) = zygote.children()
+            zygote.kill()
+            await busy_node(batch, controller, tmp_path, "train")
+            assert is_alive(fork.pid)
+
+    async def test_a_trace_gives_and_takes_nodes(self, tmp_path: Path) -> None:
+        trace = tmp_path / "trace.csv"
+        trace.write_text(
+            "node,idle_from_s,idle_to_s,end\na1,0,250,kill\nb1,0,300,planned\nb1,330,10000,kill\n"
+        )
+        options = {"trace_path": trace, "speed": 100.0}
+        (tmp_path / "token").write_text(TOKEN)
+        async with FakeController() as controller:
+            batch = self.make(tmp_path, **options)
+            assert batch.max_nodes == 2
+            await batch.start(controller.url, tmp_path / "token")
+            hellos = [await controller.hears(AgentHello) for _ in range(2)]
+            assert {(h.node.id, h.node.group) for h in hellos} == {("a1", "a"), ("b1", "b")}
+            assert (await controller.hears(HungUp)).node_id == "a1"
+            assert (await controller.hears(AgentLeaving)).node_id == "b1"
+            assert (await controller.hears(HungUp)).node_id == "b1"
+            again = await controller.hears(AgentHello)
+            assert again.node.id == "b1"
+            assert again.incarnation not in {h.incarnation for h in hellos}
+            await batch.stop()
+
+    def test_a_wrong_trace_is_refused_before_anything_starts(self, tmp_path: Path) -> None:
+        trace = tmp_path / "trace.csv"
+        trace.write_text("node,idle_from_s,idle_to_s\na1,9,1\n")
+        with pytest.raises(TraceError, match=r"trace\.csv, line 2"):
+            self.make(tmp_path, trace_path=trace)
+
+    async def test_a_host_that_cannot_start_says_where_it_says_why(self, tmp_path: Path) -> None:
+        batch = self.make(tmp_path, agent_options=(), preload=("a b",), away_limit_s=-1.0)
+        with pytest.raises(BatchError, match=r"host\.log"):
+            await batch.start("http://127.0.0.1:1", tmp_path / "token")
+
+    def test_it_is_a_batch_system(self, tmp_path: Path) -> None:
+        batch: BatchSystem = self.make(tmp_path)
+        assert batch.max_nodes == 3
+
+
+def is_there(folder: str) -> bool:
+    return Path(folder).exists()
+
+
+def host_process(folder: Path) -> psutil.Process:
+    host = read_host_file(folder / "local")
+    assert host is not None
+    return psutil.Process(host.pid)
