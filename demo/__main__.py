@@ -18,7 +18,6 @@ from demo.controller import Controller
 from demo.jobs import EXAMPLES, JOBS
 from demo.trace import SPEED
 from demo.twins import Twins
-from malletrain.config import Config
 from malletrain.errors import MalleTrainError
 from malletrain.live.store import read_events
 from malletrain.report import Comparison, RunReport, write_report
@@ -128,10 +127,9 @@ def _conclude(
     leftovers: Sequence[int],
     output: Path,
 ) -> tuple[list[Check], RunReport]:
-    settings = Config.load(CONFIG).core
     journal = controller.state_dir.journal_path
-    run = write_report(journal, output, comparisons, settings=settings, assumptions=ASSUMPTIONS)
-    return check_run(run, list(read_events(journal)), settings, leftovers), run
+    run = write_report(journal, output, comparisons, assumptions=ASSUMPTIONS)
+    return check_run(run, list(read_events(journal)), leftovers), run
 
 
 if __name__ == "__main__":

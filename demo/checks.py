@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from malletrain.core.apply import apply
 from malletrain.core.events import AnyEvent, NodesLeaving, NodesLost
 from malletrain.core.model import Cluster, Phase
-from malletrain.core.settings import CoreSettings
 from malletrain.report import RunReport
 from malletrain.report.data import MarkKind
 
@@ -21,9 +20,7 @@ class Check:
     found: str
 
 
-def check_run(
-    run: RunReport, events: Sequence[AnyEvent], settings: CoreSettings, leftovers: Sequence[int]
-) -> list[Check]:
+def check_run(run: RunReport, events: Sequence[AnyEvent], leftovers: Sequence[int]) -> list[Check]:
     return [
         *(_ended_well(run)),
         *(_same_as_undisturbed(run)),
@@ -31,7 +28,7 @@ def check_run(
             run.node_events >= LEAST_NODE_EVENTS,
             f"{run.node_events} node events, at least {LEAST_NODE_EVENTS} were to be seen",
         ),
-        _lost_all_nodes(events, settings),
+        _lost_all_nodes(events),
         _killed(run),
         _without_nodes(run),
         Check(
@@ -80,14 +77,14 @@ def _without_nodes(run: RunReport) -> Check:
     return Check(longest_s > 0, f"time with no node at all: {longest_s:.1f} s")
 
 
-def _lost_all_nodes(events: Sequence[AnyEvent], settings: CoreSettings) -> Check:
-    names = sorted(set(emptied_jobs(events, settings)))
+def _lost_all_nodes(events: Sequence[AnyEvent]) -> Check:
+    names = sorted(set(emptied_jobs(events)))
     return Check(
         bool(names), f"jobs from which all nodes were taken at once: {', '.join(names) or 'none'}"
     )
 
 
-def emptied_jobs(events: Iterable[AnyEvent], settings: CoreSettings) -> list[str]:
+def emptied_jobs(events: Iterable[AnyEvent]) -> list[str]:
     """Name the jobs whose nodes were all taken by one event, once for each time."""
     names: list[str] = []
     cluster = Cluster()
@@ -98,5 +95,5 @@ def emptied_jobs(events: Iterable[AnyEvent], settings: CoreSettings) -> list[str
                 staying = {n for n in job.node_ids if cluster.nodes[n].leaving_at_s is None}
                 if staying and staying <= taken:
                     names.append(job.spec.name)
-        cluster = apply(cluster, event, settings)
+        cluster = apply(cluster, event)
     return names

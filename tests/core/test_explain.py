@@ -12,7 +12,7 @@ STATIC = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.STATIC))
 
 
 def words(world: World, job_id: str) -> str:
-    return explain(world.cluster, job_id, world.settings, ExactAllocator())
+    return explain(world.cluster, job_id, ExactAllocator())
 
 
 def test_a_training_job_is_told_what_more_nodes_would_do_and_cost_the_others() -> None:

@@ -141,12 +141,12 @@ def test_rules_hold_whatever_happens(kind: AdvisorKind, drawn: list[tuple[str, o
     # The journal rebuilds the state, through its written form.
     written = msgspec.json.encode(world.journal)
     journal = msgspec.json.decode(written, type=list[AnyEvent])
-    assert replay(journal, world.settings) == world.cluster
+    assert replay(journal) == world.cluster
 
     # Every answer to an order that is no more is a no-op.
     for event in world.journal:
         if isinstance(event, RescaleDone | RescaleFailed):
-            assert apply(world.cluster, event, world.settings) == world.cluster
+            assert apply(world.cluster, event) == world.cluster
 
 
 @settings(max_examples=120, deadline=None)

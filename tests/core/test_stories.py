@@ -241,7 +241,7 @@ def test_stale_messages_change_nothing(world: World) -> None:
         JobCancelled(at_s=0.0, job_id="nobody"),
     ]
     for event in stale:
-        assert apply(before, event, world.settings) == before
+        assert apply(before, event) == before
 
 
 def test_rescale_costs_and_curves_are_learned_from_what_happens(world: World) -> None:
@@ -278,4 +278,4 @@ def test_the_journal_rebuilds_the_state_through_its_written_form(world: World) -
     world.lose("b1")
     encoded = msgspec.json.encode(world.journal)
     journal = msgspec.json.decode(encoded, type=list[AnyEvent])
-    assert replay(journal, world.settings) == world.cluster
+    assert replay(journal) == world.cluster

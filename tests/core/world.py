@@ -10,6 +10,7 @@ from malletrain.core.apply import apply, check
 from malletrain.core.decide import decide_now, has_news
 from malletrain.core.events import (
     AnyEvent,
+    Configured,
     DecisionTaken,
     JobSubmitted,
     NodesJoined,
@@ -54,7 +55,7 @@ class World:
         """Let events happen, decide once, and carry the decision out."""
         for event in events:
             self._apply(event)
-        decision = decide_now(self.cluster, self.settings, ExactAllocator(), events)
+        decision = decide_now(self.cluster, ExactAllocator(), events)
         if has_news(self.cluster, decision):
             self._apply(decision)
             self._execute(decision)
@@ -67,6 +68,10 @@ class World:
             rescaling = self.cluster.jobs[action.job_id].rescaling
             if rescaling and rescaling.generation == action.generation:
                 self.feed(self._done(action))
+
+    def __post_init__(self) -> None:
+        if self.settings != self.cluster.settings:
+            self._apply(Configured(at_s=0.0, settings=self.settings))
 
     # -- shorthands for stories
 
@@ -116,7 +121,7 @@ class World:
     # -- inside
 
     def _apply(self, event: AnyEvent) -> None:
-        self.cluster = apply(self.cluster, event, self.settings)
+        self.cluster = apply(self.cluster, event)
         check(self.cluster)
         self.journal.append(event)
 

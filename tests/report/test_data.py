@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.core.settings import CoreSettings
 from malletrain.report.data import Comparison, MarkKind, RunReport, gather
 from malletrain.report.efficiency import WorkDone, against_static_nodes
 from tests.report.story import rate, two_jobs
@@ -11,7 +10,7 @@ from tests.report.story import rate, two_jobs
 @pytest.fixture(scope="module")
 def run() -> RunReport:
     twin = Comparison(final_loss=0.5, twin_final_loss=0.5001, tolerance=1e-3)
-    return gather(two_jobs().events, CoreSettings(), {"wide": twin})
+    return gather(two_jobs().events, {"wide": twin})
 
 
 def test_the_run_ends_with_its_last_job(run: RunReport) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.core.settings import CoreSettings
 from malletrain.errors import JournalError
 from malletrain.live.store import SqliteStore
 from malletrain.report import Comparison, write_report
@@ -56,7 +55,7 @@ def page() -> _Page:
         is_exactly_once=True,
         stated_rates=(0.0, 100.0, 150.0),
     )
-    run = gather(two_jobs().events, CoreSettings(), {"wide": twin})
+    run = gather(two_jobs().events, {"wide": twin})
     parsed = _Page()
     parsed.feed(render(run, ["The device is <emulated>."]))
     return parsed
@@ -79,7 +78,7 @@ def test_the_page_tells_the_run(page: _Page) -> None:
 
 
 def test_a_page_of_no_events_can_be_read() -> None:
-    assert "0 malleable training jobs" in render(gather([], CoreSettings()))
+    assert "0 malleable training jobs" in render(gather([]))
 
 
 def test_the_report_is_written_from_a_journal(tmp_path: Path) -> None:

@@ -131,12 +131,9 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write it.", dir_okay=False)
     ] = Path("report.html"),
-    config: ConfigOption = None,
     state_dir: StateDirOption = DEFAULT_STATE_DIR,
 ) -> None:
     """Write a page with plots and figures of all that the journal holds."""
-    from malletrain.config import Config
-
     try:
         from malletrain.report import write_report
     except ModuleNotFoundError as error:
@@ -146,7 +143,7 @@ def report(
         ) from error
     journal = open_state_dir(state_dir).journal_path
     try:
-        write_report(journal, output, settings=Config.load(config).core)
+        write_report(journal, output)
     except OSError as error:
         raise UserError(
             f"cannot write {output}: {error.strerror}; name another --output"

@@ -16,6 +16,7 @@ from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import (
     AnyEvent,
     CheckpointSaved,
+    Configured,
     DecisionTaken,
     JobCancelled,
     JobFailed,
@@ -35,14 +36,13 @@ from malletrain.core.events import (
 )
 from malletrain.core.ledger import JobLedger
 from malletrain.core.model import Cluster, Job, Phase, Pin, Rescaling, Scalability
-from malletrain.core.settings import CoreSettings
 from malletrain.errors import InvariantError
 
 
-def apply(cluster: Cluster, event: AnyEvent, settings: CoreSettings) -> Cluster:
+def apply(cluster: Cluster, event: AnyEvent) -> Cluster:
     """Return the state after the event. Time never runs backwards: late events count as now."""
     cluster = replace(cluster, now_s=max(cluster.now_s, event.at_s))
-    return _HANDLERS[type(event)](cluster, event, settings)
+    return _HANDLERS[type(event)](cluster, event)
 
 
 def check(cluster: Cluster) -> None:
@@ -81,12 +81,12 @@ def _with_job(
     return replace(cluster, jobs={**cluster.jobs, job_id: job}, ledger=ledger)
 
 
-def _observe_stability(
-    before: Cluster, after: Cluster, changes: int, settings: CoreSettings
-) -> Cluster:
+def _observe_stability(before: Cluster, after: Cluster, changes: int) -> Cluster:
     """Count allocations that ended now, and the time that those of `before` have stood."""
     running = sum(1 for job in before.jobs.values() if job.node_ids)
-    stability = horizon.observe(before.stability, after.now_s, running, changes, settings.horizon)
+    stability = horizon.observe(
+        before.stability, after.now_s, running, changes, after.settings.horizon
+    )
     return replace(after, stability=stability)
 
 
@@ -95,10 +95,14 @@ def _end(cluster: Cluster, job: Job, phase: Phase, note: str = "") -> Cluster:
     return _with_job(cluster, ended)
 
 
+def _configured(cluster: Cluster, event: Configured) -> Cluster:
+    return replace(cluster, settings=event.settings)
+
+
 # -- nodes -----------------------------------------------------------------------------------------
 
 
-def _nodes_joined(cluster: Cluster, event: NodesJoined, _settings: CoreSettings) -> Cluster:
+def _nodes_joined(cluster: Cluster, event: NodesJoined) -> Cluster:
     new = {node.id: node for node in event.nodes if node.id not in cluster.nodes}
     if not new:
         return cluster
@@ -106,7 +110,7 @@ def _nodes_joined(cluster: Cluster, event: NodesJoined, _settings: CoreSettings)
     return replace(cluster, nodes={**cluster.nodes, **new})
 
 
-def _nodes_leaving(cluster: Cluster, event: NodesLeaving, _settings: CoreSettings) -> Cluster:
+def _nodes_leaving(cluster: Cluster, event: NodesLeaving) -> Cluster:
     leaving = {
         node_id: replace(cluster.nodes[node_id], leaving_at_s=event.deadline_at_s)
         for node_id in event.node_ids
@@ -115,7 +119,7 @@ def _nodes_leaving(cluster: Cluster, event: NodesLeaving, _settings: CoreSetting
     return replace(cluster, nodes={**cluster.nodes, **leaving}) if leaving else cluster
 
 
-def _nodes_lost(cluster: Cluster, event: NodesLost, settings: CoreSettings) -> Cluster:
+def _nodes_lost(cluster: Cluster, event: NodesLost) -> Cluster:
     lost = set(event.node_ids) & cluster.nodes.keys()
     if not lost:
         return cluster
@@ -128,7 +132,7 @@ def _nodes_lost(cluster: Cluster, event: NodesLost, settings: CoreSettings) -> C
         cluster = _with_job(cluster, _without_nodes(job, lost), _count_loss if is_hit else None)
     cluster = metrics.charge_offer(cluster, cluster.now_s)
     nodes = {node_id: node for node_id, node in cluster.nodes.items() if node_id not in lost}
-    return _observe_stability(before, replace(cluster, nodes=nodes), losses, settings)
+    return _observe_stability(before, replace(cluster, nodes=nodes), losses)
 
 
 def _count_loss(entry: JobLedger) -> JobLedger:
@@ -155,7 +159,7 @@ def _without_nodes(job: Job, lost: set[str]) -> Job:
 # -- what users ask --------------------------------------------------------------------------------
 
 
-def _job_submitted(cluster: Cluster, event: JobSubmitted, _settings: CoreSettings) -> Cluster:
+def _job_submitted(cluster: Cluster, event: JobSubmitted) -> Cluster:
     job_id = event.spec.id
     if job_id in cluster.jobs:
         return cluster
@@ -165,21 +169,21 @@ def _job_submitted(cluster: Cluster, event: JobSubmitted, _settings: CoreSetting
     return replace(cluster, jobs={**cluster.jobs, job_id: job}, ledger=ledger)
 
 
-def _job_cancelled(cluster: Cluster, event: JobCancelled, _settings: CoreSettings) -> Cluster:
+def _job_cancelled(cluster: Cluster, event: JobCancelled) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.is_over:
         return cluster
     return _end(cluster, job, Phase.CANCELLED)
 
 
-def _job_suspended(cluster: Cluster, event: JobSuspended, _settings: CoreSettings) -> Cluster:
+def _job_suspended(cluster: Cluster, event: JobSuspended) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.phase is not Phase.ACTIVE:
         return cluster
     return _with_job(cluster, replace(job, phase=Phase.SUSPENDED, pin=None))
 
 
-def _job_resumed(cluster: Cluster, event: JobResumed, _settings: CoreSettings) -> Cluster:
+def _job_resumed(cluster: Cluster, event: JobResumed) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.phase is not Phase.SUSPENDED:
         return cluster
@@ -189,7 +193,7 @@ def _job_resumed(cluster: Cluster, event: JobResumed, _settings: CoreSettings) -
 # -- what became of our orders ---------------------------------------------------------------------
 
 
-def _decision_taken(cluster: Cluster, event: DecisionTaken, _settings: CoreSettings) -> Cluster:
+def _decision_taken(cluster: Cluster, event: DecisionTaken) -> Cluster:
     for action in event.actions:
         match action:
             case Rescale(job_id, generation, node_ids):
@@ -218,7 +222,7 @@ def _with_pins(cluster: Cluster, pins: dict[str, Pin]) -> Cluster:
     return cluster
 
 
-def _rescale_done(cluster: Cluster, event: RescaleDone, settings: CoreSettings) -> Cluster:
+def _rescale_done(cluster: Cluster, event: RescaleDone) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.rescaling is None or job.rescaling.generation != event.generation:
         return cluster
@@ -251,13 +255,13 @@ def _rescale_done(cluster: Cluster, event: RescaleDone, settings: CoreSettings) 
     if was_planned and after and after != before:
         key = job.spec.model_key
         learned = rescale_cost.learn(
-            cluster.rescale_costs.get(key), after > before, event.stall_s, settings.prior
+            cluster.rescale_costs.get(key), after > before, event.stall_s, cluster.settings.prior
         )
         changed = replace(changed, rescale_costs={**cluster.rescale_costs, key: learned})
-    return _observe_stability(cluster, changed, int(was_planned), settings)
+    return _observe_stability(cluster, changed, int(was_planned))
 
 
-def _rescale_failed(cluster: Cluster, event: RescaleFailed, settings: CoreSettings) -> Cluster:
+def _rescale_failed(cluster: Cluster, event: RescaleFailed) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.rescaling is None or job.rescaling.generation != event.generation:
         return cluster
@@ -270,30 +274,26 @@ def _rescale_failed(cluster: Cluster, event: RescaleFailed, settings: CoreSettin
         note=event.reason,
     )
     if event.is_job_fault:
-        return _count_failure(cluster, failed, event.generation, event.reason, settings)
+        return _count_failure(cluster, failed, event.generation, event.reason)
     return _with_job(cluster, failed)
 
 
-def _workers_lost(cluster: Cluster, event: WorkersLost, settings: CoreSettings) -> Cluster:
+def _workers_lost(cluster: Cluster, event: WorkersLost) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or event.generation != job.running_generation:
         return cluster
     lost = set(event.node_ids) & set(job.node_ids)
     if not lost:
         return cluster
-    return _count_failure(
-        cluster, _without_nodes(job, lost), event.generation, event.reason, settings
-    )
+    return _count_failure(cluster, _without_nodes(job, lost), event.generation, event.reason)
 
 
-def _count_failure(
-    cluster: Cluster, job: Job, generation: int, reason: str, settings: CoreSettings
-) -> Cluster:
+def _count_failure(cluster: Cluster, job: Job, generation: int, reason: str) -> Cluster:
     """Count one failure a generation, back off, and give the job up after too many."""
     job = replace(job, note=reason)
     if job.is_over or job.failed_generation == generation:
         return _with_job(cluster, job)
-    restart = settings.restart
+    restart = cluster.settings.restart
     failures = job.failures + 1
     backoff_s = restart.first_backoff_s * restart.backoff_factor**job.failures
     job = replace(
@@ -312,9 +312,7 @@ def _count_failure(
 # -- what jobs report ------------------------------------------------------------------------------
 
 
-def _progress_reported(
-    cluster: Cluster, event: ProgressReported, _settings: CoreSettings
-) -> Cluster:
+def _progress_reported(cluster: Cluster, event: ProgressReported) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or event.generation != job.running_generation or job.is_over:
         return cluster
@@ -337,19 +335,19 @@ def _progress_reported(
     return replace(cluster, curves={**cluster.curves, key: observed})
 
 
-def _checkpoint_saved(cluster: Cluster, event: CheckpointSaved, _settings: CoreSettings) -> Cluster:
+def _checkpoint_saved(cluster: Cluster, event: CheckpointSaved) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or event.samples < job.saved_samples:
         return cluster
     return _with_job(cluster, replace(job, saved_samples=event.samples), metrics.saved)
 
 
-def _job_noted(cluster: Cluster, event: JobNoted, _settings: CoreSettings) -> Cluster:
+def _job_noted(cluster: Cluster, event: JobNoted) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     return _with_job(cluster, replace(job, note=event.note)) if job else cluster
 
 
-def _job_finished(cluster: Cluster, event: JobFinished, settings: CoreSettings) -> Cluster:
+def _job_finished(cluster: Cluster, event: JobFinished) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.is_over:
         return cluster
@@ -363,23 +361,24 @@ def _job_finished(cluster: Cluster, event: JobFinished, settings: CoreSettings) 
         done_samples=max(job.done_samples, event.samples),
         samples_per_s=0.0,
     )
-    return _observe_stability(cluster, _with_job(finished, ended), 1, settings)
+    return _observe_stability(cluster, _with_job(finished, ended), 1)
 
 
-def _job_failed(cluster: Cluster, event: JobFailed, _settings: CoreSettings) -> Cluster:
+def _job_failed(cluster: Cluster, event: JobFailed) -> Cluster:
     job = cluster.jobs.get(event.job_id)
     if job is None or job.is_over:
         return cluster
     return _end(cluster, job, Phase.FAILED, event.reason)
 
 
-def _woke_up(cluster: Cluster, event: WokeUp, _settings: CoreSettings) -> Cluster:
+def _woke_up(cluster: Cluster, event: WokeUp) -> Cluster:
     if cluster.wake_at_s is not None and event.at_s >= cluster.wake_at_s:
         return replace(cluster, wake_at_s=None)
     return cluster
 
 
-_HANDLERS: dict[type, Callable[[Cluster, Any, CoreSettings], Cluster]] = {
+_HANDLERS: dict[type, Callable[[Cluster, Any], Cluster]] = {
+    Configured: _configured,
     NodesJoined: _nodes_joined,
     NodesLeaving: _nodes_leaving,
     NodesLost: _nodes_lost,
@@ -400,11 +399,9 @@ _HANDLERS: dict[type, Callable[[Cluster, Any, CoreSettings], Cluster]] = {
 }
 
 
-def replay(
-    events: Iterable[AnyEvent], settings: CoreSettings, cluster: Cluster | None = None
-) -> Cluster:
+def replay(events: Iterable[AnyEvent], cluster: Cluster | None = None) -> Cluster:
     """Rebuild the state from a journal."""
     state = cluster or Cluster()
     for event in events:
-        state = apply(state, event, settings)
+        state = apply(state, event)
     return state

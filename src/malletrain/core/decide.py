@@ -15,22 +15,22 @@ from malletrain.core.model import Cluster, Job, Node, Phase, Pin
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
 from malletrain.core.rescale_cost import prior_cost
 from malletrain.core.scalability import curve_for
-from malletrain.core.settings import CoreSettings
 
 
-def problem_of(cluster: Cluster, settings: CoreSettings) -> Problem | None:
+def problem_of(cluster: Cluster) -> Problem | None:
     """State the allocation problem over the nodes that stay; None where there is none to solve.
 
     Pinned jobs have their nodes already: they and their nodes are left out.
     """
+    settings = cluster.settings
     pins = advisor.advise(cluster, settings)
     usable = sum(1 for node in cluster.nodes.values() if node.leaving_at_s is None)
     supply = usable - sum(pin.nodes for pin in pins.values())
     jobs = [job for job in _claimants(cluster) if job.spec.id not in pins]
     if not jobs or not usable:
         return None
-    horizon_s = _horizon_s(cluster, jobs, settings)
-    claims = tuple(claim_of(cluster, job, horizon_s, settings) for job in jobs)
+    horizon_s = _horizon_s(cluster, jobs)
+    claims = tuple(claim_of(cluster, job, horizon_s) for job in jobs)
     quotas = dict(settings.quotas)
     for job_id, pin in pins.items():
         if (owner := cluster.jobs[job_id].spec.owner) in quotas:
@@ -38,8 +38,9 @@ def problem_of(cluster: Cluster, settings: CoreSettings) -> Problem | None:
     return Problem(claims, supply, horizon_s, quotas=quotas)
 
 
-def claim_of(cluster: Cluster, job: Job, horizon_s: float, settings: CoreSettings) -> Claim:
+def claim_of(cluster: Cluster, job: Job, horizon_s: float) -> Claim:
     """Say what the job would make of each number of nodes."""
+    settings = cluster.settings
     current = len(_staying(cluster, job.held_node_ids if _is_growing(job) else job.node_ids))
     most = min(job.spec.max_nodes, max(len(cluster.nodes), job.spec.min_nodes))
     if job.retry_at_s > cluster.now_s:
@@ -66,7 +67,6 @@ def claim_of(cluster: Cluster, job: Job, horizon_s: float, settings: CoreSetting
 
 def decide(
     cluster: Cluster,
-    settings: CoreSettings,
     allocation: Allocation | None,
     trigger: Sequence[AnyEvent] = (),
 ) -> DecisionTaken:
@@ -75,12 +75,12 @@ def decide(
     `trigger` holds the events since the last decision, for the reason in words only. The answer
     may have no action and unchanged pins; then there is nothing to journal.
     """
-    pins = advisor.advise(cluster, settings)
+    pins = advisor.advise(cluster, cluster.settings)
     targets = _targets(cluster, allocation, pins)
     actions: list[Action] = [*_endings(cluster), *_rescales(cluster, targets)]
     if released := _releasable(cluster, actions):
         actions.append(ReleaseNodes(released))
-    if (wake := _next_wake(cluster, pins, settings)) is not None:
+    if (wake := _next_wake(cluster, pins)) is not None:
         actions.append(wake)
     reason = reasons.of_decision(cluster, actions, pins, allocation, trigger)
     return DecisionTaken(at_s=cluster.now_s, actions=tuple(actions), pins=pins, reason=reason)
@@ -88,14 +88,13 @@ def decide(
 
 def decide_now(
     cluster: Cluster,
-    settings: CoreSettings,
     allocator: Allocator,
     trigger: Sequence[AnyEvent] = (),
 ) -> DecisionTaken:
     """Decide in one go, where the allocator may run in the foreground: replay and tests."""
-    problem = problem_of(cluster, settings)
+    problem = problem_of(cluster)
     allocation = allocator.allocate(problem) if problem else None
-    return decide(cluster, settings, allocation, trigger)
+    return decide(cluster, allocation, trigger)
 
 
 def has_news(cluster: Cluster, decision: DecisionTaken) -> bool:
@@ -124,7 +123,8 @@ def _staying(cluster: Cluster, node_ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(n for n in node_ids if cluster.nodes[n].leaving_at_s is None)
 
 
-def _horizon_s(cluster: Cluster, jobs: Sequence[Job], settings: CoreSettings) -> float:
+def _horizon_s(cluster: Cluster, jobs: Sequence[Job]) -> float:
+    settings = cluster.settings
     prior = prior_cost(settings.prior)
     costs = [cluster.rescale_costs.get(job.spec.model_key, prior).scale_up_s for job in jobs]
     mean_up_s = sum(costs) / len(costs)
@@ -240,10 +240,10 @@ def _is_leaving_unreleased(node: Node) -> bool:
     return node.leaving_at_s is not None and not node.is_released
 
 
-def _next_wake(cluster: Cluster, pins: dict[str, Pin], settings: CoreSettings) -> WakeAt | None:
+def _next_wake(cluster: Cluster, pins: dict[str, Pin]) -> WakeAt | None:
     """Ask to be woken for the next back-off or measuring budget that ends."""
     times = [job.retry_at_s for job in cluster.jobs.values() if job.phase is Phase.ACTIVE]
-    if (ends_at_s := advisor.measuring_ends_at_s(pins, settings.advisor)) is not None:
+    if (ends_at_s := advisor.measuring_ends_at_s(pins, cluster.settings.advisor)) is not None:
         times.append(ends_at_s)
     at_s = min((t for t in times if t > cluster.now_s), default=None)
     if at_s is None or (cluster.wake_at_s is not None and cluster.wake_at_s <= at_s):

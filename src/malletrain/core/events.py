@@ -6,10 +6,17 @@ from msgspec import Struct
 
 from malletrain.core.actions import Action
 from malletrain.core.model import JobSpec, Node, Pin
+from malletrain.core.settings import CoreSettings
 
 
 class Event(Struct, frozen=True, tag=True, kw_only=True):
     at_s: float
+
+
+class Configured(Event, frozen=True):
+    """The controller started with other settings than those in force."""
+
+    settings: CoreSettings
 
 
 class NodesJoined(Event, frozen=True):
@@ -138,7 +145,8 @@ class WokeUp(Event, frozen=True):
 
 
 AnyEvent = (
-    NodesJoined
+    Configured
+    | NodesJoined
     | NodesLeaving
     | NodesLost
     | JobSubmitted

@@ -10,10 +10,9 @@ from malletrain.core.model import Activity, Cluster, Job
 from malletrain.core.problem import Allocator, Claim, Problem
 from malletrain.core.reasons import nodes_word
 from malletrain.core.scalability import Curve, curve_for
-from malletrain.core.settings import CoreSettings
 
 
-def explain(cluster: Cluster, job_id: str, settings: CoreSettings, allocator: Allocator) -> str:
+def explain(cluster: Cluster, job_id: str, allocator: Allocator) -> str:
     """Answer in a few lines of plain words, from the state and the allocator alone."""
     job = cluster.jobs[job_id]
     lines = [_situation(cluster, job)]
@@ -23,12 +22,12 @@ def explain(cluster: Cluster, job_id: str, settings: CoreSettings, allocator: Al
         return "\n".join(lines)
     # No more than there are: a bound of a million nodes is no reason to predict a million rates.
     most = min(job.spec.max_nodes, max(len(cluster.nodes), job.spec.min_nodes))
-    learning = advisor.explain(job, cluster, settings)
+    learning = advisor.explain(job, cluster, cluster.settings)
     lines.append(learning[0].upper() + learning[1:])
     known = cluster.curves.get(job.spec.model_key)
     if known and known.observations:
-        lines += _what_more_would_do(job, curve_for(cluster, job, settings), most)
-    lines += _why_not_more(cluster, job, settings, allocator)
+        lines += _what_more_would_do(job, curve_for(cluster, job, cluster.settings), most)
+    lines += _why_not_more(cluster, job, allocator)
     return "\n".join(line for line in lines if line)
 
 
@@ -60,10 +59,8 @@ def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
     return [f"With more nodes it would gain, in samples/s, with 95% confidence: {beliefs}."]
 
 
-def _why_not_more(
-    cluster: Cluster, job: Job, settings: CoreSettings, allocator: Allocator
-) -> list[str]:
-    problem = problem_of(cluster, settings)
+def _why_not_more(cluster: Cluster, job: Job, allocator: Allocator) -> list[str]:
+    problem = problem_of(cluster)
     claim = _claim(problem, job.spec.id)
     if problem is None or claim is None:
         return []

@@ -11,6 +11,7 @@ import enum
 from msgspec import Struct, field
 
 from malletrain.core.ledger import Ledger
+from malletrain.core.settings import CoreSettings
 
 
 class Node(Struct, frozen=True):
@@ -208,6 +209,9 @@ class Cluster(Struct, frozen=True):
     #: The next time that was asked for by `WakeAt`.
     wake_at_s: float | None = None
     ledger: Ledger = Ledger()
+    #: In force since the newest `Configured`: part of the state, so that a changed configuration
+    #: does not change what a journal says of the past.
+    settings: CoreSettings = CoreSettings()
 
     @property
     def owners(self) -> dict[str, str]:

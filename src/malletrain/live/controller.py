@@ -22,6 +22,7 @@ from malletrain.core.decide import decide, has_news, problem_of
 from malletrain.core.events import (
     AnyEvent,
     CheckpointSaved,
+    Configured,
     DecisionTaken,
     JobFinished,
     JobNoted,
@@ -147,8 +148,10 @@ class Controller:
     async def recover(self) -> None:
         """Rebuild the state from the journal. To be called once, before `run`."""
         recovered = await self._offload(self._store.load)
-        self._cluster = replay(recovered.events, self.config.core, recovered.snapshot)
+        self._cluster = replay(recovered.events, recovered.snapshot)
         self._since_snapshot = len(recovered.events)
+        if self._cluster.settings != self.config.core:
+            self._inbox.put(Configured(at_s=self.now_s, settings=self.config.core))
         self.executor.expect_survivors(self._cluster.nodes.values(), self._live.reattach_s)
 
     async def run(self) -> None:
@@ -259,7 +262,7 @@ class Controller:
         sound = []
         for entry in entries:
             try:
-                cluster = apply(cluster, entry.event, self.config.core)
+                cluster = apply(cluster, entry.event)
             except Exception as error:
                 _log.exception("an event could not be applied: %s", entry.event)
                 self.counters["failed_events"] += 1
@@ -313,13 +316,13 @@ class Controller:
         self._last_decided_at_s = self.now_s
         self._alarms.cancel("decide")
         try:
-            problem = problem_of(self._cluster, self.config.core)
+            problem = problem_of(self._cluster)
             allocation = None
             if problem is not None:
                 allocation = await self._offload(partial(self.allocator.allocate, problem))
             # What came while the allocator ran counts.
             late = await self._take_in() if len(self._inbox) else []
-            decision = decide(self._cluster, self.config.core, allocation, (*events, *late))
+            decision = decide(self._cluster, allocation, (*events, *late))
             if has_news(self._cluster, decision):
                 await self._carry_out(decision)
         except JournalWriteError as error:
@@ -334,7 +337,7 @@ class Controller:
 
     async def _carry_out(self, decision: DecisionTaken) -> None:
         """Write the decision down before anything is done about it."""
-        cluster = apply(self._cluster, decision, self.config.core)
+        cluster = apply(self._cluster, decision)
         await self._append([decision])
         self._cluster = cluster
         if decision.actions:

@@ -78,7 +78,7 @@ class Orders:
     def explain(self, key: str) -> Explanation:
         controller = self._controller
         job_id = controller.find(key).spec.id
-        text = explain(controller.cluster, job_id, controller.config.core, controller.allocator)
+        text = explain(controller.cluster, job_id, controller.allocator)
         return Explanation(text=text)
 
     async def add_nodes(self, wanted: int) -> None:

@@ -20,7 +20,6 @@ from malletrain.core.events import (
 from malletrain.core.ledger import JobLedger, NodeSeconds
 from malletrain.core.model import Cluster, Job, Observation, Scalability
 from malletrain.core.scalability import fit
-from malletrain.core.settings import CoreSettings
 from malletrain.report.efficiency import WorkDone, against_static_nodes
 
 #: (samples, loss), in the order in which they were reported.
@@ -130,21 +129,20 @@ class RunReport:
 
 def gather(
     events: Iterable[AnyEvent],
-    settings: CoreSettings,
     comparisons: Mapping[str, Comparison] | None = None,
 ) -> RunReport:
     """Replay the journal and keep what the report tells; `comparisons` are by job name."""
-    recorder = _Recorder(settings)
-    for event in _until_last_job_ended(tuple(events), settings):
+    recorder = _Recorder()
+    for event in _until_last_job_ended(tuple(events)):
         recorder.take(event)
     return recorder.report(comparisons or {})
 
 
-def _until_last_job_ended(events: Sequence[AnyEvent], settings: CoreSettings) -> Sequence[AnyEvent]:
+def _until_last_job_ended(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
     """Leave out what came after all jobs were over: nodes that nobody could use."""
     cluster, over, last = Cluster(), 0, len(events)
     for index, event in enumerate(events):
-        cluster = apply(cluster, event, settings)
+        cluster = apply(cluster, event)
         now_over = sum(job.is_over for job in cluster.jobs.values())
         if now_over != over:
             over, last = now_over, index + 1
@@ -153,7 +151,6 @@ def _until_last_job_ended(events: Sequence[AnyEvent], settings: CoreSettings) ->
 
 @dataclass(slots=True)
 class _Recorder:
-    settings: CoreSettings
     cluster: Cluster = field(default_factory=Cluster)
     started_at_s: float | None = None
     usage: list[Usage] = field(default_factory=list)
@@ -165,7 +162,7 @@ class _Recorder:
     def take(self, event: AnyEvent) -> None:
         if self.started_at_s is None:
             self.started_at_s = event.at_s
-        before, self.cluster = self.cluster, apply(self.cluster, event, self.settings)
+        before, self.cluster = self.cluster, apply(self.cluster, event)
         self._mark(before, event)
         self._note_usage()
         match event:
@@ -230,7 +227,7 @@ class _Recorder:
 
     def _job_report(self, job: Job, comparisons: Mapping[str, Comparison]) -> JobReport:
         known = self.cluster.curves.get(job.spec.model_key, Scalability())
-        curve = fit(known, self.settings.prior)
+        curve = fit(known, self.cluster.settings.prior)
         low, high = curve.interval(job.spec.max_nodes)
         return JobReport(
             job=job,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jinja2
 
-from malletrain.core.settings import CoreSettings
 from malletrain.live.store import read_events
 from malletrain.report import plots
 from malletrain.report.data import Comparison, RunReport, gather
@@ -18,18 +17,16 @@ def write_report(
     output: Path,
     comparisons: Mapping[str, Comparison] | None = None,
     *,
-    settings: CoreSettings | None = None,
     assumptions: Sequence[str] = (),
 ) -> RunReport:
     """Write the report of a journal, and return what it tells.
 
     `comparisons` are by job name; `assumptions` are plain sentences, such as what was emulated.
-    `settings` are those that the controller ran with.
 
     Raises:
         JournalError: there is no journal, or it is damaged or of another version.
     """
-    run = gather(read_events(journal), settings or CoreSettings(), comparisons)
+    run = gather(read_events(journal), comparisons)
     output.write_text(render(run, assumptions), encoding="utf-8")
     return run
 
