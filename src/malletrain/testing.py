@@ -13,23 +13,34 @@ import secrets
 import selectors
 import signal
 import socket
-import struct
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from malletrain.core.events import AnyEvent, RescaleDone, RescaleFailed, WorkersLost
 from malletrain.errors import MalleTrainError, WireError
+from malletrain.frames import Unframer, frame
 from malletrain.live.rescale import FlowSettings, Output, RescaleFlow, Send, StartOn, StopNow
 from malletrain.live.wire import (
+    JOB_ID_ENV,
+    MAX_MESSAGE_BYTES,
+    SECRET_ENV,
+    SOCKET_ENV,
+    WORKER_ID_ENV,
     FromWorker,
     GroupFailed,
     GroupReady,
     Message,
+    Progress,
+    Saved,
     StoreAdd,
     StoreGet,
     StoreSet,
@@ -44,10 +55,13 @@ from malletrain.live.wire import (
     decode,
     encode,
 )
+from malletrain.live.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
 
-_LENGTH = struct.Struct(">I")
+#: What workers need and take long to import.
+PRELOAD = ("numpy", "torch", "torch._dynamo", "torch.distributed", "malletrain.train")
 _TICK_S = 0.1
 _LOG_LINES = 20
+_CHUNK_BYTES = 1 << 16
 
 Found = TypeVar("Found")
 
@@ -56,22 +70,58 @@ class NeverHappenedError(MalleTrainError):
     """What a test waited for did not come."""
 
 
+class WarmParent:
+    """A machine's zygote: jobs fork their workers from it, with everything imported."""
+
+    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="warm-")
+        path = Path(self._directory.name, "zygote.sock")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            command = [sys.executable, "-m", "malletrain.live.zygote", "--listen-fd"]
+            self._process = subprocess.Popen(
+                [*command, str(listener.fileno()), "--preload", ",".join(preload)],
+                pass_fds=[listener.fileno()],
+            )
+        self._path = path
+
+    def connect(self) -> socket.socket:
+        """Return a connection to a zygote of one's own."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self._path))
+        return connection
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._directory.cleanup()
+
+    def __enter__(self) -> WarmParent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Connection:
+    def __init__(self, stream: socket.socket) -> None:
+        self.stream = stream
+        self.worker_id = ""
+        self.unframer = Unframer(MAX_MESSAGE_BYTES)
+
+    def send(self, message: Message) -> None:
+        # One that is gone is noticed by its process's end.
+        with contextlib.suppress(OSError):
+            self.stream.sendall(frame(encode(message)))
+
+
 @dataclass(slots=True)
 class _Process:
     worker_id: str
     node_id: str
-    popen: subprocess.Popen[bytes]
-    pidfd: int
-    log_path: Path
-    connection: socket.socket | None = None
-    is_killed_by_us: bool = False
-
-
-@dataclass(slots=True)
-class _Connection:
-    stream: socket.socket
-    worker_id: str = ""
-    buffer: bytearray = field(default_factory=bytearray)
+    pid: int = 0
+    connection: _Connection | None = None
 
 
 class _Rendezvous:
@@ -107,6 +157,7 @@ class LocalJob:
     Args:
         command: starts a worker.
         directory: for sockets, logs and checkpoints.
+        parent: what workers are forked from.
         settings: for the workers; `checkpoint_dir` is set here.
         environment: added to the workers' own.
         flow: the controller's deadlines.
@@ -117,6 +168,7 @@ class LocalJob:
         self,
         command: Sequence[str],
         directory: Path,
+        parent: WarmParent,
         *,
         settings: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
@@ -138,7 +190,7 @@ class LocalJob:
         self._rendezvous = _Rendezvous()
         self._secret = secrets.token_hex(8)
         self._processes: dict[str, _Process] = {}
-        self._connections: dict[int, _Connection] = {}
+        self._connections: list[_Connection] = []
         self._generation = 0
         self._nodes: tuple[str, ...] = ()
         self._is_closing = False
@@ -152,6 +204,9 @@ class LocalJob:
         self._listener.bind(str(self._socket_path))
         self._listener.listen()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._zygote = parent.connect()
+        self._zygote_unframer = Unframer(MAX_MESSAGE_BYTES)
+        self._selector.register(self._zygote, selectors.EVENT_READ, self._hear_zygote)
         self._thread = threading.Thread(target=self._serve, name="local-job", daemon=True)
         self._thread.start()
 
@@ -180,7 +235,7 @@ class LocalJob:
         with self._changed:
             for process in self._processes.values():
                 if process.node_id == node_id:
-                    process.popen.send_signal(signal_number)
+                    self._ask(Signal(worker_id=process.worker_id, signum=signal_number))
                     return
         raise NeverHappenedError(f"no worker runs on {node_id}")
 
@@ -235,7 +290,7 @@ class LocalJob:
         with self._changed:
             for process in self._processes.values():
                 if process.node_id == node_id and process.connection:
-                    process.connection.sendall(_LENGTH.pack(len(data)) + data)
+                    process.connection.stream.sendall(frame(data))
 
     def log(self, worker_id: str) -> str:
         """Return what a worker wrote."""
@@ -244,22 +299,22 @@ class LocalJob:
     @property
     def pids(self) -> list[int]:
         with self._changed:
-            return [process.popen.pid for process in self._processes.values()]
+            return [process.pid for process in self._processes.values() if process.pid]
 
     def close(self) -> None:
         """End every worker and what this object holds."""
         with self._changed:
             self._is_closing = True
-            for process in self._processes.values():
-                process.popen.kill()
         self._thread.join()
-        for process in self._processes.values():
-            process.popen.wait()
-            os.close(process.pidfd)
-        for connection in self._connections.values():
+        # The zygote ends all its workers, then itself.
+        self._zygote.shutdown(socket.SHUT_WR)
+        while self._zygote.recv(_CHUNK_BYTES):
+            pass
+        for connection in self._connections:
             connection.stream.close()
         self._processes.clear()
         self._selector.close()
+        self._zygote.close()
         self._listener.close()
 
     def _history(self) -> str:
@@ -297,12 +352,12 @@ class LocalJob:
     def _received(self, sender: _Connection, message: Any) -> None:
         if isinstance(message, StoreSet):
             for to, value in self._rendezvous.set(message):
-                self._send(to.stream, value)
+                to.send(value)
         elif isinstance(message, StoreGet):
             if answer := self._rendezvous.get(sender, message):
-                self._send(sender.stream, answer)
+                sender.send(answer)
         elif isinstance(message, StoreAdd):
-            self._send(sender.stream, self._rendezvous.add(message))
+            sender.send(self._rendezvous.add(message))
         elif isinstance(message, WorkerHello):
             self._welcome(sender, message)
         else:
@@ -318,45 +373,61 @@ class LocalJob:
             self._carry_out(self._flow.group_failed(message, now_s))
         elif isinstance(message, Switched):
             self._carry_out(self._flow.switched(message, now_s))
+        elif isinstance(message, Progress | Saved):
+            self._flow.trained(message)
         elif isinstance(message, WorkDone):
             self._carry_out(self._flow.work_done(message, now_s))
 
     # -- the agents' part -------------------------------------------------------------------------
 
     def _start(self, worker_id: str, node_id: str) -> None:
-        path = self._log_path(worker_id)
-        environment = {
+        env = {
             **os.environ,
             **self._environment,
-            "MALLETRAIN_AGENT_SOCKET": str(self._socket_path),
-            "MALLETRAIN_WORKER_ID": worker_id,
-            "MALLETRAIN_JOB_ID": self.job_id,
-            "MALLETRAIN_SECRET": self._secret,
+            SOCKET_ENV: str(self._socket_path),
+            WORKER_ID_ENV: worker_id,
+            JOB_ID_ENV: self.job_id,
+            SECRET_ENV: self._secret,
             "MALLETRAIN_AUDIT": str(self.audit_dir),
         }
-        with path.open("ab") as log:
-            popen = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
-        pidfd = os.pidfd_open(popen.pid)
-        process = _Process(worker_id, node_id, popen, pidfd, path)
-        self._processes[worker_id] = process
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._reap(process))
+        self._processes[worker_id] = _Process(worker_id, node_id)
+        self._ask(
+            Spawn(
+                worker_id=worker_id,
+                command=tuple(self._command),
+                cwd=str(self.directory),
+                env=env,
+                log_path=str(self._log_path(worker_id)),
+            )
+        )
 
     def _stop(self, output: StopNow) -> None:
         for worker_id in output.worker_ids:
-            if process := self._processes.get(worker_id):
-                process.popen.kill()
+            if worker_id in self._processes:
+                self._ask(Signal(worker_id=worker_id, signum=signal.SIGKILL))
 
-    def _reap(self, process: _Process) -> None:
-        status = process.popen.wait()
-        self._selector.unregister(process.pidfd)
-        os.close(process.pidfd)
-        del self._processes[process.worker_id]
+    def _ask(self, request: ToZygote) -> None:
+        self._zygote.sendall(frame(msgspec.msgpack.encode(request)))
+
+    def _hear_zygote(self) -> None:
+        for data in self._zygote_unframer.feed(self._zygote.recv(_CHUNK_BYTES)):
+            reply = msgspec.msgpack.decode(data, type=FromZygote)
+            if isinstance(reply, Exited):
+                self._reap(reply)
+            elif isinstance(reply, Spawned) and reply.worker_id in self._processes:
+                self._processes[reply.worker_id].pid = reply.pid
+
+    def _reap(self, ended: Exited) -> None:
+        process = self._processes.pop(ended.worker_id)
+        if process.connection:
+            # What it said before it ended comes first.
+            self._read(process.connection)
         exited = WorkerExited(
             worker_id=process.worker_id,
             job_id=self.job_id,
-            status=status,
-            reason=_in_words(status),
-            log_path=str(process.log_path),
+            status=ended.status,
+            reason=_in_words(ended.status),
+            log_path=str(self._log_path(process.worker_id)),
             log_tail="\n".join(self.log(process.worker_id).splitlines()[-_LOG_LINES:]),
             had_attached=process.connection is not None,
         )
@@ -372,19 +443,13 @@ class LocalJob:
             self._drop(sender)
             return
         sender.worker_id = hello.worker_id
-        process.connection = sender.stream
-        self._send(sender.stream, WorkerWelcome(settings=self._settings))
+        process.connection = sender
+        sender.send(WorkerWelcome(settings=self._settings))
 
     def _send_to(self, worker_id: str, message: Message) -> None:
         process = self._processes.get(worker_id)
         if process and process.connection:
-            self._send(process.connection, message)
-
-    @staticmethod
-    def _send(stream: socket.socket, message: Message) -> None:
-        data = encode(message)
-        with contextlib.suppress(OSError):
-            stream.sendall(_LENGTH.pack(len(data)) + data)
+            process.connection.send(message)
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -400,41 +465,35 @@ class LocalJob:
 
     def _accept(self) -> None:
         stream, _ = self._listener.accept()
+        stream.setblocking(False)
         connection = _Connection(stream)
-        self._connections[stream.fileno()] = connection
+        self._connections.append(connection)
         self._selector.register(stream, selectors.EVENT_READ, lambda: self._read(connection))
 
     def _read(self, connection: _Connection) -> None:
-        try:
-            data = connection.stream.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(connection)
-            return
-        connection.buffer += data
-        try:
-            self._read_frames(connection)
-        except WireError:
-            self._drop(connection)
-
-    def _read_frames(self, connection: _Connection) -> None:
-        buffer = connection.buffer
-        while len(buffer) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
-            if len(buffer) < end:
-                return
-            message = decode(bytes(buffer[_LENGTH.size : end]), FromWorker)
-            del buffer[:end]
-            self.messages.append(message)
-            self._received(connection, message)
+        """Take everything that has arrived."""
+        while messages := self._take(connection):
+            for message in messages:
+                self.messages.append(message)
+                self._received(connection, message)
             self._changed.notify_all()
 
+    def _take(self, connection: _Connection) -> list[Any]:
+        try:
+            data = connection.stream.recv(_CHUNK_BYTES)
+            messages = [decode(f, FromWorker) for f in connection.unframer.feed(data)]
+        except BlockingIOError:
+            return []
+        except (OSError, WireError):
+            data, messages = b"", []
+        if not data:
+            self._drop(connection)
+        return messages
+
     def _drop(self, connection: _Connection) -> None:
-        with contextlib.suppress(KeyError, ValueError):
+        if connection.stream.fileno() >= 0:
             self._selector.unregister(connection.stream)
-        self._connections.pop(connection.stream.fileno(), None)
-        connection.stream.close()
+            connection.stream.close()
 
 
 def _in_words(status: int) -> str:

@@ -24,6 +24,10 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from malletrain.errors import MalleTrainError
 from malletrain.train.state import Snapshot, names_of
@@ -199,10 +203,6 @@ def _tensors_by_name(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _write_tensors(tensors: dict[str, Any], path: Path) -> None:
-    # Imported here: it costs half a second that no worker should wait for at its start.
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter  # noqa: PLC0415
-    from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415
-
     writer = FileSystemWriter(path, sync_files=True)
     save(tensors, storage_writer=writer, no_dist=True)
 
@@ -234,12 +234,6 @@ def _sync_directory(path: Path) -> None:
 
 def _read(path: Path) -> Snapshot:
     _check_files(path)
-    from torch.distributed.checkpoint.filesystem import (  # noqa: PLC0415 - see _write_tensors
-        FileSystemReader,
-    )
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
-    from torch.distributed.checkpoint.state_dict_loader import load  # noqa: PLC0415
-
     reader = FileSystemReader(path)
     described = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Tensor] = {

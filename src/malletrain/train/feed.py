@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
+from malletrain.processes import die_with_parent
 from malletrain.train.data import Course, Plan, Position, mix, seed_all
 
 #: Marks a request that has nothing to fetch: no restart bears this number.
 _IDLE = -1
-_PR_SET_PDEATHSIG = 1
 
 
 class Fetcher:
@@ -81,7 +81,7 @@ class AheadFeed(Feed):
             sampler=self._ahead,
             num_workers=children,
             collate_fn=_as_it_is,
-            worker_init_fn=_begin_child,
+            worker_init_fn=partial(_begin_child, os.getpid()),
             multiprocessing_context="fork",
         )
         # Starts the children now, before there is a process group whose sockets they would keep.
@@ -154,11 +154,11 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def _begin_child(_: int) -> None:
+def _begin_child(parent_pid: int, _: int) -> None:
     """Make a child that outlives neither its worker nor a polite request to end."""
     # The batch system's SIGTERM is for the worker, which needs its data until it has left.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(parent_pid)
     torch.set_num_threads(1)
     for descriptor, _ in tcp_sockets():
         # A copy of the process group's connection would keep it open when its owner has died.

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
-import signal
 import socket
 import struct
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from malletrain.errors import TrainError, WireError
+from malletrain.frames import Unframer, frame
 from malletrain.live.wire import (
+    JOB_ID_ENV,
     MAX_MESSAGE_BYTES,
     PROTOCOL,
+    SECRET_ENV,
+    SOCKET_ENV,
+    WORKER_ID_ENV,
     DumpStacks,
     Heartbeat,
     Message,
@@ -31,13 +35,15 @@ from malletrain.live.wire import (
     decode,
     encode,
 )
+from malletrain.processes import die_with_parent
 
 _HEARTBEAT_S = 1.0
 _WELCOME_TIMEOUT_S = 30.0
-_LENGTH = struct.Struct(">I")
+_CHUNK_BYTES = 1 << 16
+#: Optional: the directory of `audit.Recorder`.
+_AUDIT_ENV = "MALLETRAIN_AUDIT"
 #: Exit status of a worker whose agent is gone.
 AGENT_LOST_STATUS = 70
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +60,21 @@ class Environment:
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Environment | None:
         """Return None where no agent started this process."""
-        path = variables.get("MALLETRAIN_AGENT_SOCKET")
+        path = variables.get(SOCKET_ENV)
         if not path:
             return None
-        audit = variables.get("MALLETRAIN_AUDIT")
+        audit = variables.get(_AUDIT_ENV)
         try:
             return cls(
                 socket_path=path,
-                worker_id=variables["MALLETRAIN_WORKER_ID"],
-                job_id=variables["MALLETRAIN_JOB_ID"],
-                secret=variables["MALLETRAIN_SECRET"],
+                worker_id=variables[WORKER_ID_ENV],
+                job_id=variables[JOB_ID_ENV],
+                secret=variables[SECRET_ENV],
                 audit_dir=Path(audit) if audit else None,
             )
         except KeyError as error:
             raise TrainError(
-                f"MALLETRAIN_AGENT_SOCKET is set but {error.args[0]} is not: start workers by an "
+                f"{SOCKET_ENV} is set but {error.args[0]} is not: start workers by an "
                 "agent, or unset it to train alone"
             ) from None
 
@@ -80,6 +86,8 @@ class AgentLink:
         self._environment = environment
         self._on_message = on_message
         self._sending = threading.Lock()
+        self._unframer = Unframer(MAX_MESSAGE_BYTES)
+        self._arrived: deque[bytes] = deque()
         self.step = 0
         self.is_waiting = False
         self._socket = socket.socket(socket.AF_UNIX)
@@ -112,17 +120,17 @@ class AgentLink:
         credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         agent_pid = struct.unpack("3i", credentials)[0]
         if agent_pid == os.getppid():
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent(agent_pid)
 
     def start(self) -> None:
         threading.Thread(target=self._listen, name="malletrain-link", daemon=True).start()
         threading.Thread(target=self._keep_alive, name="malletrain-heart", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        data = encode(message)
+        data = frame(encode(message))
         # A lost agent is noticed by the thread that reads.
         with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+            self._socket.sendall(data)
 
     def _listen(self) -> None:
         while True:
@@ -149,19 +157,12 @@ class AgentLink:
             time.sleep(_HEARTBEAT_S)
 
     def _read(self) -> Any:
-        (length,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size))
-        if length > MAX_MESSAGE_BYTES:
-            raise WireError(f"a message of {length} bytes, the limit is {MAX_MESSAGE_BYTES}")
-        return decode(self._read_exactly(length), ToWorker)
-
-    def _read_exactly(self, count: int) -> bytes:
-        chunks = bytearray()
-        while len(chunks) < count:
-            chunk = self._socket.recv(count - len(chunks))
-            if not chunk:
+        while not self._arrived:
+            data = self._socket.recv(_CHUNK_BYTES)
+            if not data:
                 raise ConnectionError("connection closed")
-            chunks += chunk
-        return bytes(chunks)
+            self._arrived.extend(self._unframer.feed(data))
+        return decode(self._arrived.popleft(), ToWorker)
 
 
 def _exit(reason: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import logging
 import os
@@ -469,9 +468,9 @@ class Session:
         self._meter.switched()
         self._step_ended_at_s = time.perf_counter()
 
-    def _tell_progress(self, worker: _Worker) -> None:
+    def _tell_progress(self, worker: _Worker, *, is_last: bool = False) -> None:
         now_s = time.monotonic()
-        if now_s < self._reported_at_s + worker.settings.report_every_s:
+        if not is_last and now_s < self._reported_at_s + worker.settings.report_every_s:
             return
         self._reported_at_s = now_s
         window = self._meter.take()
@@ -511,11 +510,11 @@ class Session:
         worker = self._worker
         if worker is None:
             return
-        if is_complete:
-            self._tell_done(worker)
-        else:
-            # Whether the loop was left by a break or by an exception shows at the script's end.
-            atexit.register(self._tell_done_unless_failed, worker)
+        if self.is_first and worker.membership.group is not None:
+            self._tell_progress(worker, is_last=True)
+            if is_complete:
+                # Of a loop that was left early only the script's exit tells whether it went well.
+                self._tell_done(worker)
         if worker.recorder:
             worker.recorder.end(worker.membership.generation, self.step)
         # What the script does from here on takes as long as it takes.
@@ -523,13 +522,7 @@ class Session:
         worker.saver.finish()
         worker.membership.end()
 
-    def _tell_done_unless_failed(self, worker: _Worker) -> None:
-        if getattr(sys, "last_value", None) is None:
-            self._tell_done(worker)
-
     def _tell_done(self, worker: _Worker) -> None:
-        if not self.is_first:
-            return
         worker.link.send(
             WorkDone(
                 worker_id=worker.worker_id,
