@@ -15,7 +15,7 @@ import malletrain.train as mt
 
 SEED = 2
 GLOBAL_BATCH = 128
-EPOCHS = 400
+EPOCHS = 1500
 
 
 def make_data() -> TensorDataset:
