@@ -26,7 +26,7 @@ import difflib
 import enum
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def parse(text: str) -> Config:
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(_in_one_line(error)) from error
+        raise ConfigError(_in_one_line(error, Config)) from error
     for path, value in _numbers(config, ""):
         least, most = _BOUNDS.get(path, (0.0, math.inf))
         if not least <= value <= most:
@@ -193,8 +193,21 @@ def _numbers(struct: Struct, where: str) -> Iterator[tuple[str, float]]:
             yield f"{where}{name}", value
 
 
-def _in_one_line(error: msgspec.ValidationError) -> str:
+def _in_one_line(error: msgspec.ValidationError, kind: type[Struct]) -> str:
     """Turn "Expected `int`, got `str` - at `$.a.b`" round: the key first."""
     what, _, where = str(error).partition(" - at ")
     key = where.strip("`").removeprefix("$.")
-    return f"{key}: {what[:1].lower()}{what[1:]}" if key else what
+    choices = _choices(kind, key.split("."))
+    known = f": it must be one of {', '.join(choices)}" if choices else ""
+    return f"{key}: {what[:1].lower()}{what[1:]}{known}"
+
+
+def _choices(kind: Any, path: Sequence[str]) -> list[str]:
+    """Return what the key may be, where it is one of a few words."""
+    for name in path:
+        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        kind = types.get(name)
+        if not isinstance(kind, type) or not issubclass(kind, Struct):
+            break
+    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    return [str(choice.value) for choice in kind] if is_choice else []

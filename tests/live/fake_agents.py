@@ -176,9 +176,7 @@ class FakeAgent:
     async def obey(self, message: Message) -> None:
         match message:
             case StartWorkers():
-                for slot, start in enumerate(message.workers):
-                    self.workers[start.worker_id] = FakeWorker(message.job_id, start.gpu or slot)
-                    await self.say(WorkerWarm(worker_id=start.worker_id, job_id=message.job_id))
+                await self._start(message)
             case PrepareGroup():
                 await self._prepare(message)
             case Switch():
@@ -194,6 +192,11 @@ class FakeAgent:
                 self.is_released = True
                 assert self.connection is not None
                 await self.connection.close()
+
+    async def _start(self, message: StartWorkers) -> None:
+        for slot, start in enumerate(message.workers):
+            self.workers[start.worker_id] = FakeWorker(message.job_id, start.gpu or slot)
+            await self.say(WorkerWarm(worker_id=start.worker_id, job_id=message.job_id))
 
     def _mine(self, worker_ids: tuple[str, ...]) -> list[str]:
         return [worker_id for worker_id in worker_ids if worker_id in self.workers]

@@ -25,7 +25,7 @@ from malletrain.live.state_dir import StateDir
 from malletrain.live.store import EventStore, SqliteStore
 from tests.live.fake_agents import FakeAgent
 
-TOKEN = "let-me-in"  # noqa: S105 - of a port that lives as long as a test
+TOKEN = "let-me-in"
 LIVE = LiveSettings(
     settle_s=0.001,
     progress_decide_s=0.05,
@@ -84,7 +84,7 @@ class Rig:
         return self.cluster.jobs[job_id]
 
     async def until(self, is_so: Callable[[Cluster], bool]) -> None:
-        while not is_so(self.cluster):
+        while not is_so(self.cluster):  # noqa: ASYNC110 - the product needs no such event
             await asyncio.sleep(0.005)
 
 
@@ -99,7 +99,6 @@ async def running(
 ) -> AsyncIterator[Rig]:
     """Run a controller; `Rig.kill` drops it without a word, as SIGKILL would."""
     state_dir = StateDir(path)
-    path.mkdir(exist_ok=True)
     own_store = store or SqliteStore(state_dir.journal_path)
     controller = Controller(
         replace(config or Config(), live=live),

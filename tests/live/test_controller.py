@@ -7,7 +7,6 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from malletrain.core.model import Activity, Phase
 from malletrain.live.store import read_events
 from tests.live.rig import Rig, running
 
@@ -36,8 +35,11 @@ def test_a_job_grows_with_its_nodes_and_shrinks_with_them(tmp_path: Path) -> Non
                 await second.until(lambda agent: agent.is_released)
                 await rig.until(lambda cluster: set(cluster.nodes) == {"n1"})
                 await rig.until(lambda _: is_training(rig, job_id, 1))
-        generations = [e.generation for e in read_events(rig.state_dir.journal_path)
-                       if type(e).__name__ == "RescaleDone"]
+        generations = [
+            e.generation
+            for e in read_events(rig.state_dir.journal_path)
+            if type(e).__name__ == "RescaleDone"
+        ]
         assert generations == sorted(set(generations))
 
     run(story())

@@ -544,6 +544,7 @@ class RescaleFlow:
         self._workers.clear()
         self._members = ()
         self._pending = self._next_order = self._end_deadline_at_s = None
+        self._is_work_done = self._is_group_dead = False
         outputs.append(JobFinished(at_s=now_s, job_id=self.job_id, samples=self._samples))
         return outputs
 
@@ -571,6 +572,7 @@ class RescaleFlow:
         return self._advance_switching(pending, now_s)
 
     def _advance_stop(self, pending: _Pending, now_s: float) -> list[Output]:
+        self._forget({w for w, worker in self._workers.items() if worker.has_ended_well})
         if not self._workers:
             self._is_group_dead = False
             return self._done(pending, now_s)

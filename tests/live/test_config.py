@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from malletrain.config import Config, parse
+from malletrain.core.settings import AdvisorKind, ObjectiveKind
+from malletrain.errors import ConfigError
+
+
+def test_no_file_and_an_empty_file_give_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").touch()
+    assert Config.load(None) == Config.load(tmp_path / "empty.toml") == Config()
+
+
+def test_every_part_can_be_set() -> None:
+    config = parse(
+        """
+        [core]
+        objective = "fair"
+        quotas = { ada = 4 }
+        [core.advisor]
+        kind = "inverse-order"
+        [core.horizon]
+        fixed_s = 60
+        [live]
+        agent_away_limit_s = 3
+        [worker]
+        interface = "ib0"
+        [local]
+        max_nodes = 16
+        """
+    )
+    assert config.core.objective is ObjectiveKind.FAIR
+    assert config.core.quotas == {"ada": 4}
+    assert config.core.advisor.kind is AdvisorKind.INVERSE_ORDER
+    assert config.core.horizon.fixed_s == 60.0
+    assert config.live.agent_away_limit_s == 3.0
+    assert config.worker.interface == "ib0"
+    assert config.local.max_nodes == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[core]\nobjektive = 'fair'", "unknown key core.objektive: did you mean objective?"),
+        ("[banana]", "unknown key banana: known keys: core, live, worker, local"),
+        ("core = 1", r"core must be a table: write \[core\]"),
+        ("[core]\nadvisor = 'x'", r"core.advisor must be a table: write \[core.advisor\]"),
+        ("[live]\nping_every_s = 'often'", "live.ping_every_s: expected `float`, got `str`"),
+        ("[core]\nobjective = 'best'", "core.objective: .*'best'.* samples, speedup"),
+        ("[core.advisor]\nmin_steps = 1", "core.advisor.min_steps = 1 is out of range: at least 2"),
+        ("[core.advisor]\nrelative_precision = 2.0", "out of range: at most 1"),
+        ("[live]\nreattach_s = -1", "live.reattach_s = -1 is out of range: at least 0"),
+        ("[live]\nreattach_s = nan", "live.reattach_s = nan is out of range"),
+        ("[core.quotas]\nada = -1", "core.quotas.ada = -1 is out of range"),
+        ("a = ", "not TOML"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_line_with_its_name(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*gone\.toml: No such file"):
+        Config.load(tmp_path / "gone.toml")
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        Config.load(tmp_path / "binary.toml")

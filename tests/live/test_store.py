@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malletrain.core.apply import apply, replay
+from malletrain.core.events import (
+    AnyEvent,
+    CheckpointSaved,
+    JobCancelled,
+    JobNoted,
+    JobSubmitted,
+    NodesJoined,
+    NodesLeaving,
+    NodesLost,
+    ProgressReported,
+    WokeUp,
+)
+from malletrain.core.model import Cluster, JobSpec, Node
+from malletrain.errors import JournalError, JournalWriteError
+from malletrain.live.store import SqliteStore, read_events
+
+_times = st.floats(0, 1e6)
+_nodes = st.sampled_from([f"n{i}" for i in range(4)])
+_jobs = st.sampled_from(["j1", "j2"])
+
+
+def spec(job_id: str) -> JobSpec:
+    return JobSpec(id=job_id, name=job_id, min_nodes=1, max_nodes=4, model_key="m")
+
+
+EVENTS = st.one_of(
+    st.builds(
+        lambda at_s, n: NodesJoined(at_s=at_s, nodes=(Node(id=n, opened_at_s=at_s),)),
+        _times,
+        _nodes,
+    ),
+    st.builds(
+        lambda at_s, n: NodesLeaving(at_s=at_s, node_ids=(n,), deadline_at_s=at_s + 5),
+        _times,
+        _nodes,
+    ),
+    st.builds(lambda at_s, n: NodesLost(at_s=at_s, node_ids=(n,), reason="ü"), _times, _nodes),
+    st.builds(lambda at_s, j: JobSubmitted(at_s=at_s, spec=spec(j)), _times, _jobs),
+    st.builds(lambda at_s, j: JobCancelled(at_s=at_s, job_id=j), _times, _jobs),
+    st.builds(lambda at_s, j, t: JobNoted(at_s=at_s, job_id=j, note=t), _times, _jobs, st.text()),
+    st.builds(lambda at_s, j: CheckpointSaved(at_s=at_s, job_id=j, samples=at_s), _times, _jobs),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+@pytest.fixture
+def journal(path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(path)
+    store.append([WokeUp(at_s=float(i)) for i in range(10)])
+    yield store
+    store.close()
+
+
+def edit(path: Path, statement: str) -> None:
+    db = sqlite3.connect(path)
+    with db:
+        db.execute(statement)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+@given(
+    batches=st.lists(st.lists(EVENTS, min_size=1, max_size=4), max_size=6),
+    snapshot_after=st.sets(st.integers(0, 5)),
+)
+@settings(max_examples=20, deadline=None)
+def test_replaying_the_journal_rebuilds_the_state(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[AnyEvent]],
+    snapshot_after: set[int],
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "journal.sqlite"
+    store = SqliteStore(path)
+    state = Cluster()
+    for index, batch in enumerate(batches):
+        for event in batch:
+            state = apply(state, event)
+        store.append(batch)
+        if index in snapshot_after:
+            store.snapshot(state)
+    store.close()
+
+    again = SqliteStore(path)
+    recovered = again.load()
+    again.close()
+    assert replay(recovered.events, recovered.snapshot) == state
+    assert replay(read_events(path)) == state
+
+
+def test_a_snapshot_spares_the_replay(journal: SqliteStore) -> None:
+    journal.snapshot(Cluster(now_s=9.0))
+    journal.append([WokeUp(at_s=10.0)])
+    recovered = journal.load()
+    assert recovered.snapshot == Cluster(now_s=9.0)
+    assert recovered.events == (WokeUp(at_s=10.0),)
+
+
+@pytest.mark.usefixtures("journal")
+def test_a_living_journal_can_be_read_from_the_side(path: Path) -> None:
+    assert len(list(read_events(path))) == 10
+    assert len(list(read_events(path, after=8))) == 2
+
+
+@pytest.mark.usefixtures("journal")
+def test_only_its_owner_can_read_it(path: Path) -> None:
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE events SET body = x'00' WHERE seq = 4", "event 4 has a wrong checksum"),
+        ("DELETE FROM events WHERE seq = 7", "event 7 is missing"),
+        ("PRAGMA user_version = 99", "version 99, of a newer malletrain"),
+        ("PRAGMA application_id = 1", "no journal of malletrain"),
+        ("UPDATE events SET crc = 0, body = '{}' WHERE seq = 2", "event 2"),
+        ("DROP TABLE events", "no such table"),
+    ],
+)
+def test_a_damaged_or_newer_journal_is_refused_as_it_is(
+    path: Path, journal: SqliteStore, statement: str, message: str
+) -> None:
+    journal.close()
+    edit(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(JournalError, match=message):
+        SqliteStore(path).load()
+    with pytest.raises(JournalError, match=message):
+        list(read_events(path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all" * 100])
+def test_another_file_in_its_place_is_refused_as_it_is(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match="damaged"):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_page_is_refused(path: Path, journal: SqliteStore) -> None:
+    journal.append([JobNoted(at_s=1.0, job_id="j", note="x" * 400) for _ in range(200)])
+    journal.close()
+    content = bytearray(path.read_bytes())
+    content[2 * 4096 : 6 * 4096] = b"\xff" * (4 * 4096)
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match="it was not touched"):
+        SqliteStore(path).load()
+    assert path.read_bytes() == bytes(content)
+
+
+def test_a_damaged_snapshot_costs_only_time(path: Path, journal: SqliteStore) -> None:
+    journal.snapshot(Cluster(now_s=9.0))
+    journal.close()
+    edit(path, "UPDATE snapshots SET crc = 0")
+    store = SqliteStore(path)
+    recovered = store.load()
+    store.close()
+    assert recovered.snapshot is None
+    assert len(recovered.events) == 10
+
+
+def test_a_full_disk_loses_nothing_and_can_be_tried_again(path: Path, journal: SqliteStore) -> None:
+    (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+    journal._db.execute(f"PRAGMA max_page_count = {pages}")
+    big = [JobNoted(at_s=1.0, job_id="j", note="x" * 1000) for _ in range(50)]
+    with pytest.raises(JournalWriteError, match="make room"):
+        journal.append(big)
+    assert journal.seq == 10
+    assert len(list(read_events(path))) == 10
+    journal._db.execute("PRAGMA max_page_count = 100000")
+    journal.append(big)
+    assert len(list(read_events(path))) == 60
+
+
+def test_every_kind_of_event_survives(path: Path, journal: SqliteStore) -> None:
+    event = ProgressReported(
+        at_s=0.1 + 0.2,
+        job_id="j",
+        generation=3,
+        nodes=2,
+        samples=1e9 + 0.5,
+        steps=7,
+        samples_per_s=1 / 3,
+        variance=2.0**-40,
+    )
+    journal.append([event])
+    assert list(read_events(path))[-1] == event
+
+
+def test_where_no_controller_ever_ran_there_is_nothing_to_read(path: Path) -> None:
+    with pytest.raises(JournalError, match="no controller ever ran"):
+        list(read_events(path))
+
+
+def test_an_event_of_a_later_version_is_refused(path: Path, journal: SqliteStore) -> None:
+    body = b'{"type":"MoonLanded","at_s":1.0}'
+    journal.close()
+    edit(path, f"INSERT INTO events VALUES (11, {zlib.crc32(body)}, x'{body.hex()}')")
+    store = SqliteStore(path)
+    with pytest.raises(JournalError, match="event 11 is unknown here"):
+        store.load()
+    store.close()
