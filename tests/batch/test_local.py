@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from malletrain.batch.base import BatchSystem
 from malletrain.batch.local import LocalBatch
 from malletrain.batch.local_host import read_host_file
 from malletrain.errors import BatchError, TraceError
+from malletrain.frames import frame
 from malletrain.live.wire import AgentHello, AgentLeaving
 from tests.batch.contract import BatchContract, busy_node
 from tests.leftovers import is_alive, wait_until
@@ -84,8 +86,24 @@ class TestLocal(BatchContract):
             zygote = next(p for p in host.children() if "malletrain.live.zygote" in p.cmdline())
             (fork,) = zygote.children()
             zygote.kill()
+            another = await busy_node(batch, controller, tmp_path, "train")
+            await batch.remove_node(another, is_abrupt=True)
+            await controller.hears(HungUp)
             await busy_node(batch, controller, tmp_path, "train")
             assert is_alive(fork.pid)
+
+    async def test_nonsense_closes_the_connection_and_no_more(self, tmp_path: Path) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            host = read_host_file(tmp_path / "local")
+            assert host
+            for nonsense in (frame(b"\xc1"), frame(b"") * 2, b"\xff" * 8, b"\0"):
+                reader, writer = await asyncio.open_unix_connection(host.socket_path)
+                writer.write(nonsense)
+                writer.write_eof()
+                assert await reader.read() == b""
+                writer.close()
+            await batch.add_nodes(1)
+            await controller.hears(AgentHello)
 
     async def test_a_trace_gives_and_takes_nodes(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace.csv"

@@ -255,6 +255,19 @@ async def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(is_alive, pids)), lambda: "something is left")
 
 
+async def test_a_killed_zygote_costs_its_workers_and_no_more(tmp_path: Path) -> None:
+    async with FakeController() as controller, agent(tmp_path, controller) as node:
+        await controller.hears(AgentHello)
+        await controller.send(node.start_fake("w1", "train"))
+        await controller.hears(Switched)
+        (zygote,) = psutil.Process(node.process.pid).children()
+        zygote.kill()
+        exited = await controller.hears(WorkerExited)
+        assert (exited.worker_id, exited.reason) == ("w1", "killed by SIGKILL")
+        await controller.send(node.start_fake("w2", "end-well"))
+        assert (await controller.hears(WorkerExited)).status == 0
+
+
 async def test_a_hung_worker_is_given_up_with_its_stacks(tmp_path: Path) -> None:
     options = ("--hang-limit-s", "0.5")
     async with FakeController() as controller, agent(tmp_path, controller, *options) as node:

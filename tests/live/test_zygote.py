@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from malletrain.frames import Unframer, frame
+from malletrain.live import worker_start
 from malletrain.live.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
 from tests.leftovers import is_alive, no_process_left, wait_until
 
@@ -91,7 +92,7 @@ def start_zygote(*options: str, fds: Sequence[int]) -> Iterator[subprocess.Popen
 def zygote(tmp_path: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
     ours, its = socket.socketpair()
     fd = its.fileno()
-    options = ("--fd", str(fd), "--preload", "fractions,no_such_module")
+    options = ("--fd", str(fd), "--preload", "fractions,multiprocessing,no_such_module")
     with ours, its, start_zygote(*options, fds=[fd]) as process:
         its.close()
         yield Client(ours, tmp_path), process
@@ -109,12 +110,14 @@ def test_a_script_runs_as_if_started_cold(client: Client) -> None:
         "print(fds, __name__, __file__, sys.argv, os.getcwd())\n"
         "print(sys.path[:2], sorted(os.environ), sys.stdin.read() == '')\n"
     )
-    env = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    read_at_start = worker_start._READ_AT_START
+    env = {name: value for name, value in os.environ.items() if name.startswith(read_at_start)}
     env |= {"HOME": "/nowhere", "PYTHONPATH": "/first", "PATH": os.environ["PATH"]}
     status, log = client.run_script(script, "--rate", "1", env=env)
     first, second = log.splitlines()
     folder = client.folder
-    assert first == f"['0', '1', '2'] __main__ script.py ['script.py', '--rate', '1'] {folder}"
+    argv = ["script.py", "--rate", "1"]
+    assert first == f"['0', '1', '2'] __main__ {folder}/script.py {argv} {folder}"
     assert second == f"['{folder}', '/first'] {sorted(env)} True"
     assert status == 0
 
@@ -123,28 +126,55 @@ def test_what_was_preloaded_is_there_at_once(client: Client) -> None:
     assert client.run_script("import sys; print('fractions' in sys.modules)") == (0, "True\n")
 
 
-def test_another_interpreter_setting_starts_the_interpreter_anew(client: Client) -> None:
-    env = {**os.environ, "PYTHONHASHSEED": "7"}
-    script = "import sys; print('fractions' in sys.modules, hash('a'))"
-    one, two = (client.run_script(script, env=env) for _ in range(2))
-    assert one == two
-    assert one[1].startswith("False")
+@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_SCHEDULE"])
+def test_what_only_a_fresh_process_reads_starts_one(client: Client, name: str) -> None:
+    env = {**os.environ, name: ""}
+    script = f"import os, sys; print('fractions' in sys.modules, {name!r} in os.environ)"
+    assert client.run_script(script, env=env) == (0, "False True\n")
+
+
+def test_processes_that_a_script_starts_find_it(client: Client) -> None:
+    script = (
+        "import multiprocessing\n"
+        "def work(): print('worked')\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=work)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    raise SystemExit(child.exitcode)\n"
+    )
+    assert client.run_script(script) == (0, "worked\n")
 
 
 def test_an_error_looks_like_the_scripts_own(client: Client) -> None:
     status, log = client.run_script("def f():\n    return 1 / 0\n\nf()\n")
     assert status == 1
     assert "malletrain" not in log
-    assert log.startswith('Traceback (most recent call last):\n  File "script.py", line 4')
+    assert log.startswith(
+        f'Traceback (most recent call last):\n  File "{client.folder}/script.py", line 4'
+    )
     assert log.endswith("ZeroDivisionError: division by zero\n")
 
 
-def test_modules_code_and_statuses_are_run_as_python_does(client: Client) -> None:
+def test_modules_code_and_errors_are_run_as_python_does(client: Client) -> None:
     assert client.run(sys.executable, "-c", "import sys; sys.exit(len(sys.argv))", "a") == (2, "")
     (client.folder / "tool.py").write_text("import sys; print(__name__, sys.argv[1:])")
     assert client.run(sys.executable, "-m", "tool", "x") == (0, "__main__ ['x']\n")
-    status, log = client.run_script("import sys; sys.exit('no data')")
-    assert (status, log) == (1, "no data\n")
+    assert client.run_script("import sys; sys.exit('no data')") == (1, "no data\n")
+    status, log = client.run_script("def f(:\n")
+    assert status == 1
+    assert log.startswith(f'  File "{client.folder}/script.py", line 1\n')
+    assert log.endswith("SyntaxError: invalid syntax\n")
+
+
+def test_a_script_is_the_main_module_to_the_very_end(client: Client) -> None:
+    script = (
+        "import atexit, pickle, threading, time\n"
+        "class Thing: pass\n"
+        "atexit.register(lambda: print('pickled', bool(pickle.dumps(Thing()))))\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+    )
+    assert client.run_script(script) == (0, "thread\npickled True\n")
 
 
 def test_other_programs_are_run_too(client: Client) -> None:

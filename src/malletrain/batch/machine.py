@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -156,5 +157,15 @@ class Machine:
             self._reap()
 
     def _strays(self) -> set[int]:
-        """Return adopted children: their node's processes that started them have ended."""
-        return processes.children() - {self._zygote_pid, *(n.pid for n in self._nodes.values())}
+        """Return adopted children that belong to no living node."""
+        own = {self._zygote_pid, *(node.pid for node in self._nodes.values())}
+        living = {node.pid for node in self._nodes.values() if not node.ended.is_set()}
+        # A living node's fork of a zygote that was killed is adopted too, and needed.
+        return {pid for pid in processes.children() - own if _group_of(pid) not in living}
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None

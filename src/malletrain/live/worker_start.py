@@ -7,6 +7,7 @@ has; any other command replaces the fork. What cannot be started ends with the s
 
 from __future__ import annotations
 
+import builtins
 import faulthandler
 import os
 import random
@@ -16,7 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import NoReturn
 
 from malletrain import processes
@@ -25,10 +26,10 @@ from malletrain.live.wire import STACK_SIGNAL
 NOT_RUNNABLE = 126
 NOT_FOUND = 127
 
-#: Only a fresh process reads these.
-_READ_AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-#: PYTHON* variables that a running interpreter can take up.
-_TAKEN_UP = ("PYTHONPATH", "PYTHONUNBUFFERED")
+#: Variables that are read when an interpreter or a library of its starts: too late in a fork.
+_READ_AT_START = ("PYTHON", "LD_", "TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
+#: Those among them that `_run_here` takes up.
+_TAKEN_UP = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"})
 
 
 def run(command: Sequence[str], cwd: str, env: Mapping[str, str], log_path: str) -> None:
@@ -66,14 +67,15 @@ def _is_own_interpreter(program: str, env: Mapping[str, str]) -> bool:
 
 
 def _wants_fresh_process(env: Mapping[str, str]) -> bool:
-    names = {name for name in (*env, *os.environ) if name.startswith("PYTHON")}
-    names = names.difference(_TAKEN_UP).union(_READ_AT_START)
-    return any(env.get(name) != os.environ.get(name) for name in names)
+    names = {name for name in (*env, *os.environ) if name.startswith(_READ_AT_START)}
+    return any(env.get(name) != os.environ.get(name) for name in names - _TAKEN_UP)
 
 
 def _can_run(first_argument: str) -> bool:
-    """Leave interpreter options, a prompt and standard input to an interpreter of its own."""
-    return first_argument in ("-m", "-c") or not first_argument.startswith("-")
+    """Leave interpreter options, folders and standard input to an interpreter of its own."""
+    if first_argument.startswith("-"):
+        return first_argument in ("-m", "-c")
+    return not Path(first_argument).is_dir()
 
 
 def _replace(command: Sequence[str]) -> None:
@@ -108,17 +110,31 @@ def _run_here(arguments: list[str]) -> None:
     elif mode == "-c":
         sys.argv = ["-c", *arguments[2:]]
         _set_path("")
-        code = compile(arguments[1], "<string>", "exec")
-        _call(lambda: exec(code, {"__name__": "__main__"}))  # noqa: S102 - what -c means
+        _call(lambda: _run_as_main(arguments[1].encode(), "<string>", ModuleType("__main__")))
     else:
-        script = Path(mode)
-        if not script.exists():
-            _refuse(NOT_FOUND, f"script {mode} is not there (working directory {Path.cwd()})")
-        if not os.access(script, os.R_OK):
-            _refuse(NOT_RUNNABLE, f"script {mode} may not be read")
+        source = _read_script(mode)
+        main = ModuleType("__main__")
+        # Absolute, as Python makes it: the script's child processes may look for it elsewhere.
+        main.__file__ = str(Path(mode).absolute())
         sys.argv = arguments
-        _set_path(str(script.resolve().parent))
-        _call(lambda: runpy.run_path(mode, run_name="__main__"))
+        _set_path(str(Path(mode).resolve().parent))
+        _call(lambda: _run_as_main(source, str(main.__file__), main))
+
+
+def _read_script(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        _refuse(NOT_FOUND, f"script {path} is not there (working directory {Path.cwd()})")
+    except OSError as error:
+        _refuse(NOT_RUNNABLE, f"script {path}: {error.strerror}")
+
+
+def _run_as_main(source: bytes, name: str, main: ModuleType) -> None:
+    """Make it the main module and leave it so: unlike `runpy`'s, it lasts until the very end."""
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    exec(compile(source, name, "exec"), main.__dict__)  # noqa: S102 - what running a script is
 
 
 def _set_path(first: str) -> None:

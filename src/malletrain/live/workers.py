@@ -78,7 +78,8 @@ class _Worker:
     generation: int = 0
     is_warm: bool = False
     has_attached: bool = False
-    is_work_done: bool = False
+    #: Neither steps nor heartbeats are expected any more.
+    is_ending: bool = False
     step: int = -1
     heard_at_s: float = 0.0
     stepped_at_s: float = 0.0
@@ -198,8 +199,7 @@ class Workers:
     async def _stop(self, worker_id: str, worker: _Worker, grace_s: float) -> None:
         if grace_s > 0:
             self._launcher.signal(worker_id, signal.SIGTERM)
-            # Now it is busy with ending: no steps are no hang.
-            worker.is_work_done = True
+            worker.is_ending = True
             await self._clock.sleep(grace_s)
         if self._workers.get(worker_id) is worker:
             self._launcher.signal(worker_id, signal.SIGKILL)
@@ -241,7 +241,7 @@ class Workers:
         elif isinstance(message, Switched):
             worker.generation = message.generation
         elif isinstance(message, WorkDone):
-            worker.is_work_done = True
+            worker.is_ending = True
         elif isinstance(message, StoreGet | StoreAdd):
             request = next(self._requests)
             self._asked[request] = (worker_id, message.request)
@@ -272,7 +272,7 @@ class Workers:
             checked_at_s = now_s
 
     def _hang(self, worker: _Worker, now_s: float) -> str:
-        if not worker.has_attached or worker.is_work_done:
+        if not worker.has_attached or worker.is_ending:
             return ""
         limits = self._watch_settings
         if now_s - worker.heard_at_s > limits.heartbeat_limit_s:
