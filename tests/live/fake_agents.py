@@ -62,6 +62,8 @@ class FakeAgent:
     heard: list[Message] = field(default_factory=list)
     #: Called with each message before it is answered; True: it is not answered at all.
     ignores: Callable[[Message], bool] = lambda _message: False
+    #: Its workers exit with this status instead of getting warm.
+    dies_with: int | None = None
     welcome: Welcome | None = None
     connection: ClientConnection | None = None
     is_released: bool = False
@@ -196,7 +198,10 @@ class FakeAgent:
     async def _start(self, message: StartWorkers) -> None:
         for slot, start in enumerate(message.workers):
             self.workers[start.worker_id] = FakeWorker(message.job_id, start.gpu or slot)
-            await self.say(WorkerWarm(worker_id=start.worker_id, job_id=message.job_id))
+            if self.dies_with is None:
+                await self.say(WorkerWarm(worker_id=start.worker_id, job_id=message.job_id))
+            else:
+                await self.end(start.worker_id, self.dies_with)
 
     def _mine(self, worker_ids: tuple[str, ...]) -> list[str]:
         return [worker_id for worker_id in worker_ids if worker_id in self.workers]

@@ -16,6 +16,7 @@ from malletrain.allocate.exact import ExactAllocator
 from malletrain.config import Config, LiveSettings
 from malletrain.core.apply import check
 from malletrain.core.model import Cluster, Job, Node
+from malletrain.core.problem import Allocator
 from malletrain.errors import BatchError
 from malletrain.live.api import Api, HttpServer, bind
 from malletrain.live.clock import WallClock
@@ -95,7 +96,7 @@ async def running(
     live: LiveSettings = LIVE,
     store: EventStore | None = None,
     config: Config | None = None,
-    port: int = 0,
+    allocator: Allocator | None = None,
 ) -> AsyncIterator[Rig]:
     """Run a controller; `Rig.kill` drops it without a word, as SIGKILL would."""
     state_dir = StateDir(path)
@@ -103,7 +104,7 @@ async def running(
     controller = Controller(
         replace(config or Config(), live=live),
         store=own_store,
-        allocator=ExactAllocator(),
+        allocator=allocator or ExactAllocator(),
         clock=WallClock(),
         paths=state_dir,
     )
@@ -112,7 +113,7 @@ async def running(
     asked = asyncio.Event()
     api = Api(controller, Orders(controller, batch), state_dir, TOKEN, asked.set)
     server = HttpServer(api.app(), ping_every_s=live.ping_every_s)
-    listener = bind("127.0.0.1", port)
+    listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     working = asyncio.create_task(controller.run())
     serving = asyncio.create_task(server.run_on(listener))

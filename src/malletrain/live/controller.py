@@ -96,6 +96,8 @@ class Controller:
         )
         self._since_snapshot = 0
         self._last_decided_at_s = 0.0
+        #: Came while a decision was made, and was not known to its allocator.
+        self._late: list[AnyEvent] = []
         self._last_decision: DecisionView | None = None
         self._stage = _Stage.RETURNING
         #: What keeps the journal from being written, in words for the user.
@@ -203,7 +205,8 @@ class Controller:
         while True:
             await self._inbox.has_entries.wait()
             await self._clock.sleep(self._live.settle_s)
-            events = await self._take_in()
+            events = [*self._late, *await self._take_in()]
+            self._late = []
             if self._stage is _Stage.RETURNED:
                 self._take_over()
             elif self._stage is _Stage.WORKING and self._is_decision_due(events):
@@ -320,8 +323,9 @@ class Controller:
             allocation = None
             if problem is not None:
                 allocation = await self._offload(partial(self.allocator.allocate, problem))
-            # What came while the allocator ran counts.
+            # What came while the allocator ran counts: no order may name a node that is gone.
             late = await self._take_in() if len(self._inbox) else []
+            self._owe_decision(late)
             decision = decide(self._cluster, allocation, (*events, *late))
             if has_news(self._cluster, decision):
                 await self._carry_out(decision)
@@ -334,6 +338,12 @@ class Controller:
             # Jobs train on with what they have; the next event brings the next try.
             _log.exception("no decision")
             self.counters["failed_decisions"] += 1
+
+    def _owe_decision(self, late: Sequence[AnyEvent]) -> None:
+        """Have another decision follow, by an allocator that knows what came late."""
+        self._late = [event for event in late if not isinstance(event, _QUIET)]
+        if self._late:
+            self._inbox.has_entries.set()
 
     async def _carry_out(self, decision: DecisionTaken) -> None:
         """Write the decision down before anything is done about it."""
