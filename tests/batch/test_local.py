@@ -133,9 +133,11 @@ class TestLocal(BatchContract):
             self.make(tmp_path, trace_path=trace)
 
     async def test_a_host_that_cannot_start_says_where_it_says_why(self, tmp_path: Path) -> None:
-        batch = self.make(tmp_path, agent_options=(), preload=("a b",), away_limit_s=-1.0)
+        (tmp_path / "local" / "host.lock").mkdir(parents=True)
+        batch = self.make(tmp_path)
         with pytest.raises(BatchError, match=r"host\.log"):
             await batch.start("http://127.0.0.1:1", tmp_path / "token")
+        assert "host: [Errno 21] Is a directory" in (tmp_path / "local" / "host.log").read_text()
 
     def test_it_is_a_batch_system(self, tmp_path: Path) -> None:
         batch: BatchSystem = self.make(tmp_path)

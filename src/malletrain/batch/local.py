@@ -72,7 +72,11 @@ class LocalBatch:
         if self._streams is None:
             await self._start_host()
             self._streams = await self._connect()
-        await self._ask(_attach(controller_url, token_file))
+        try:
+            await self._ask(_attach(controller_url, token_file))
+        except BatchError:
+            await self.detach()
+            raise
 
     async def add_nodes(self, count: int) -> None:
         await self._ask(AddNodes(count))

@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _claim(options.dir) as mine:
             asyncio.run(_serve(options, mine))
-    except MalleTrainError as error:
+    except (MalleTrainError, OSError) as error:
         sys.stderr.write(f"host: {error}\n")
         return 1
     return 0
