@@ -1,0 +1,1 @@
+"""Benchmarks: what must be fast, measured beside what it is compared with."""
