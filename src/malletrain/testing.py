@@ -190,6 +190,8 @@ class LocalJob:
         self._rendezvous = _Rendezvous()
         self._secret = secrets.token_hex(8)
         self._processes: dict[str, _Process] = {}
+        #: Workers of nodes taken for lost, by node.
+        self._strays: dict[str, _Process] = {}
         self._connections: list[_Connection] = []
         self._generation = 0
         self._nodes: tuple[str, ...] = ()
@@ -239,6 +241,35 @@ class LocalJob:
                     return
         raise NeverHappenedError(f"no worker runs on {node_id}")
 
+    def lose(self, node_id: str) -> int:
+        """Take the node for lost, though its worker may live; returns the next generation."""
+        with self._changed:
+            for process in self._processes.values():
+                if process.node_id == node_id:
+                    self._strays[node_id] = process
+            for process in self._strays.values():
+                self._processes.pop(process.worker_id, None)
+            self._nodes = tuple(n for n in self._nodes if n != node_id)
+            self._carry_out(self._flow.nodes_lost([node_id], time.monotonic()))
+            return self.order(self._nodes)
+
+    def kill_stray(self, node_id: str, signal_number: int) -> None:
+        """Send a signal to the worker of a node that was taken for lost."""
+        with self._changed:
+            stray = self._strays[node_id]
+            self._ask(Signal(worker_id=stray.worker_id, signum=signal_number))
+
+    def stop_recovering(self) -> None:
+        """Leave it to the test what happens after a death from now on."""
+        with self._changed:
+            self._recovers = False
+
+    @property
+    def generation(self) -> int:
+        """The newest that was ordered."""
+        with self._changed:
+            return self._generation
+
     def wait_for(self, what: Callable[[], Found | None], timeout_s: float = 60.0) -> Found:
         """Return what the function finds, called whenever something has happened.
 
@@ -246,7 +277,7 @@ class LocalJob:
             NeverHappenedError: with what did happen.
         """
         with self._changed:
-            self._changed.wait_for(what, timeout_s)
+            self._changed.wait_for(lambda: what() or self._has_failed, timeout_s)
             found = what()
         if not found:
             raise NeverHappenedError(f"nothing found within {timeout_s:g} s; {self._history()}")
@@ -316,6 +347,11 @@ class LocalJob:
         self._selector.close()
         self._zygote.close()
         self._listener.close()
+
+    @property
+    def _has_failed(self) -> bool:
+        """The script itself is at fault: nothing more will come."""
+        return any(isinstance(e, RescaleFailed) and e.is_job_fault for e in self.events)
 
     def _history(self) -> str:
         logs = [self.log(path.stem)[-2000:] for path in sorted(self.directory.glob("*.log"))]
@@ -418,7 +454,9 @@ class LocalJob:
                 self._processes[reply.worker_id].pid = reply.pid
 
     def _reap(self, ended: Exited) -> None:
-        process = self._processes.pop(ended.worker_id)
+        process = self._processes.pop(ended.worker_id, None)
+        if process is None:
+            return
         if process.connection:
             # What it said before it ended comes first.
             self._read(process.connection)

@@ -32,9 +32,9 @@ from malletrain.train.progress import Meter
 from malletrain.train.state import Stateful, TrainingState
 from malletrain.train.stepping import (
     LrScaling,
+    Schedule,
     ScheduleEvery,
     SteppedOptimizer,
-    check_scheduler,
 )
 from malletrain.train.transition import Transition
 from malletrain.train.undo import BufferKeeper
@@ -120,8 +120,8 @@ def attach(
     if "scheduler" in (state or {}):
         raise TrainError("state has a 'scheduler': pass it as scheduler=, or name it otherwise")
     options = _Options(global_batch, batch_scaling, loss_reduction, micro_batch, seed)
-    checked = check_scheduler(scheduler)
-    training_state = TrainingState(model, optimizer, checked, state or {})
+    schedule = None if scheduler is None else Schedule(scheduler, schedule_every)
+    training_state = TrainingState(model, optimizer, schedule, state or {})
     environment = Environment.read(os.environ)
     worker = _Worker(environment, training_state, on_leave) if environment else None
     return Session(
@@ -131,10 +131,9 @@ def attach(
         worker,
         lambda is_whole: SteppedOptimizer(
             optimizer,
-            scheduler,
+            schedule,
             is_whole=is_whole,
             lr_scaling=lr_scaling,
-            schedule_every=schedule_every,
         ),
     )
 

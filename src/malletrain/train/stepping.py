@@ -11,7 +11,6 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 
 from malletrain.errors import TrainError
-from malletrain.train.state import Stateful
 
 LrScaling = Literal["none", "linear", "sqrt"]
 ScheduleEvery = Literal["step", "epoch"]
@@ -26,23 +25,62 @@ class _Gate(enum.Enum):
     ASK = enum.auto()
 
 
+class Schedule:
+    """A learning-rate scheduler that the library steps, whatever the script calls.
+
+    Raises:
+        TrainError: it is no scheduler, or one that steps on a metric.
+    """
+
+    def __init__(self, scheduler: Any, every: ScheduleEvery) -> None:
+        if type(scheduler).__name__ == "ReduceLROnPlateau":
+            raise TrainError(
+                "ReduceLROnPlateau steps on a metric of yours: pass it in state={'plateau': ...} "
+                "and step it in on_epoch_end"
+            )
+        if not all(hasattr(scheduler, name) for name in ("step", "state_dict", "load_state_dict")):
+            raise TrainError(f"scheduler is a {type(scheduler).__name__}, no scheduler")
+        self._scheduler = scheduler
+        self._every = every
+        self._step = scheduler.step
+        self.is_ours = False
+        scheduler.step = self._user_step
+
+    def committed(self, *, is_epoch_over: bool) -> None:
+        """Advance after a whole step."""
+        if self._every == "step" or is_epoch_over:
+            self._step()
+
+    def _user_step(self, *arguments: Any, **named: Any) -> None:
+        """Ignore the user's calls within the loop, which are not one a whole step."""
+        if not self.is_ours:
+            self._step(*arguments, **named)
+
+    def state_dict(self) -> dict[str, Any]:
+        # Schedulers give all their attributes away, and ours with them.
+        state: dict[str, Any] = dict(self._scheduler.state_dict())
+        state.pop("step", None)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scheduler.load_state_dict(state)
+
+
 class SteppedOptimizer:
     """Stand between the user's `optimizer.step()` and the optimizer."""
 
     def __init__(
         self,
         optimizer: Optimizer,
-        scheduler: Any,
+        schedule: Schedule | None,
         *,
         is_whole: Callable[[], bool],
         lr_scaling: LrScaling,
-        schedule_every: ScheduleEvery,
     ) -> None:
         self._optimizer = optimizer
-        self._scheduler = scheduler
+        self._schedule = schedule
         self._is_whole = is_whole
         self._lr_scaling = lr_scaling
-        self._schedule_every = schedule_every
         self._gate = _Gate.FREE
         self._factor = 1.0
         self.has_stepped = False
@@ -50,14 +88,13 @@ class SteppedOptimizer:
         # Schedulers look for this mark to warn of steps that they cannot count.
         self._user_step.__func__.__dict__["_wrapped_by_lr_sched"] = True  # type: ignore[attr-defined]
         optimizer.step = self._user_step  # type: ignore[method-assign]
-        if scheduler is not None:
-            self._schedule = scheduler.step
-            scheduler.step = self._user_schedule
 
     def begin(self, workers: int) -> None:
         """Start a step of so many workers."""
         self._factor = _lr_factor(self._lr_scaling, workers)
         self.has_stepped = False
+        if self._schedule:
+            self._schedule.is_ours = True
 
     def shut(self) -> None:
         """Ignore the user's calls: the batch goes on with another micro-batch."""
@@ -70,6 +107,8 @@ class SteppedOptimizer:
     def free(self) -> None:
         """Leave the optimizer to the user."""
         self._gate = _Gate.FREE
+        if self._schedule:
+            self._schedule.is_ours = False
 
     def step_for_user(self) -> None:
         """Step where the user's code had nothing to step for."""
@@ -79,8 +118,8 @@ class SteppedOptimizer:
 
     def committed(self, *, is_epoch_over: bool) -> None:
         """Advance the schedule after a whole step."""
-        if self._scheduler is not None and (self._schedule_every == "step" or is_epoch_over):
-            self._schedule()
+        if self._schedule:
+            self._schedule.committed(is_epoch_over=is_epoch_over)
 
     def _user_step(self, closure: Any = None, **arguments: Any) -> Any:
         if self._gate is _Gate.FREE:
@@ -95,11 +134,6 @@ class SteppedOptimizer:
         self.has_stepped = True
         with self._scaled():
             return self._step(**arguments)
-
-    def _user_schedule(self, *arguments: Any, **named: Any) -> None:
-        """Ignore the user's calls within the loop, which are not one a whole step."""
-        if self._gate is _Gate.FREE:
-            self._schedule(*arguments, **named)
 
     @contextmanager
     def _scaled(self) -> Any:
@@ -122,23 +156,3 @@ def _lr_factor(scaling: LrScaling, workers: int) -> float:
     if scaling == "linear":
         return float(workers)
     return math.sqrt(workers) if scaling == "sqrt" else 1.0
-
-
-def check_scheduler(scheduler: Any) -> Stateful | None:
-    """Refuse what cannot be stepped without the user.
-
-    Raises:
-        TrainError: it is no scheduler, or one that steps on a metric.
-    """
-    if scheduler is None:
-        return None
-    if type(scheduler).__name__ == "ReduceLROnPlateau":
-        raise TrainError(
-            "ReduceLROnPlateau steps on a metric of yours: pass it in state={'plateau': ...} and "
-            "step it in on_epoch_end"
-        )
-    if not all(hasattr(scheduler, name) for name in ("step", "state_dict", "load_state_dict")):
-        raise TrainError(
-            f"scheduler is a {type(scheduler).__name__}, not a learning-rate scheduler"
-        )
-    return scheduler  # type: ignore[no-any-return]

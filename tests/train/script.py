@@ -1,0 +1,188 @@
+"""A training script as users write it; what varies comes as JSON in its first argument."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+import malletrain.train as mt
+
+FEATURES = 12
+CLASSES = 4
+
+
+@dataclass(frozen=True)
+class Config:
+    #: Where it leaves its final state, and finds the file `hurry`.
+    directory: str = ""
+    model: str = "plain"
+    optimizer: str = "sgd"
+    schedule: bool = False
+    samples: int = 203
+    batch: int = 16
+    epochs: int = 60
+    micro_batch: int | None = None
+    batch_scaling: str = "fixed"
+    lr_scaling: str = "none"
+    learning_rate: float = 0.02
+    children: int = 0
+    #: What a step takes at least, until the file `hurry` appears.
+    step_s: float = 0.0
+    #: Leave the loop after so many steps.
+    leave_after: int | None = None
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, __file__, json.dumps(asdict(self))]
+
+    def hurry(self) -> None:
+        Path(self.directory, "hurry").touch()
+
+
+class Branches(nn.Module):
+    """Which of its parts a batch uses depends on the batch; one is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(FEATURES, CLASSES)
+        self.right = nn.Linear(FEATURES, CLASSES)
+        self.never = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_left = x[:, 0] > 0
+        out = x.new_zeros(len(x), CLASSES)
+        if is_left.any():
+            out = out + self.left(x) * is_left[:, None]
+        if not is_left.all():
+            out = out + self.right(x) * ~is_left[:, None]
+        return out
+
+
+class Counter:
+    """A thing of the user's own that must survive."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+        self.seen = torch.zeros(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs, "seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs, self.seen = state["epochs"], state["seen"]
+
+
+def make_data(samples: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(samples, FEATURES, generator=generator, dtype=torch.float64)
+    return TensorDataset(x, torch.randint(0, CLASSES, (samples,), generator=generator))
+
+
+class Items(Dataset[tuple[Tensor, Tensor]]):
+    """The same, without the short cut for tensors."""
+
+    def __init__(self, tensors: TensorDataset) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return self._tensors[index]
+
+
+def make_model(kind: str) -> nn.Module:
+    if kind == "branches":
+        return Branches()
+    norm = nn.BatchNorm1d(32) if kind == "norm" else nn.Identity()
+    dropout = nn.Dropout(0.2) if kind == "norm" else nn.Identity()
+    return nn.Sequential(
+        nn.Linear(FEATURES, 32), norm, nn.Tanh(), dropout, nn.Linear(32, CLASSES)
+    )
+
+
+def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    rate = config.learning_rate
+    if config.optimizer == "adam":
+        return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=0.01)
+
+
+def train(config: Config) -> dict[str, Any]:
+    torch.manual_seed(3)
+    model = make_model(config.model).double()
+    optimizer = make_optimizer(config, model)
+    scheduler = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)
+        if config.schedule
+        else None
+    )
+    dataset: Dataset[Any] = make_data(config.samples)
+    counter = Counter()
+
+    def count(epoch: int) -> None:
+        counter.epochs += 1
+        counter.seen += epoch
+
+    job = mt.attach(
+        model,
+        optimizer,
+        global_batch=config.batch,
+        scheduler=scheduler,
+        state={"counter": counter},
+        micro_batch=config.micro_batch,
+        batch_scaling=config.batch_scaling,
+        lr_scaling=config.lr_scaling,
+    )
+    for x, y in job.batches(
+        Items(dataset) if config.children else dataset,
+        epochs=config.epochs,
+        num_workers=config.children,
+        on_epoch_end=count,
+    ):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        job.report(loss)
+        if config.step_s and not Path(config.directory, "hurry").exists():
+            time.sleep(config.step_s)
+        if config.leave_after is not None and job.step + 1 >= config.leave_after:
+            break
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "learning_rate": optimizer.param_groups[0]["lr"],
+        "epochs": counter.epochs,
+        "seen": float(counter.seen),
+        "step": job.step,
+        "samples": job.samples,
+        "loss": job.loss,
+        "initial": make_initial(config),
+    }
+
+
+def make_initial(config: Config) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    return make_model(config.model).double().state_dict()
+
+
+def main() -> None:
+    config = Config(**json.loads(sys.argv[1]))
+    torch.set_num_threads(1)
+    result = train(config)
+    torch.save(result, Path(config.directory, f"{os.environ['MALLETRAIN_WORKER_ID']}.pt"))
+
+
+if __name__ == "__main__":
+    main()
