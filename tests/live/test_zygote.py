@@ -79,9 +79,9 @@ class Client:
 
 
 @contextmanager
-def start_zygote(*options: str, fds: Sequence[int]) -> Iterator[subprocess.Popen[bytes]]:
+def start_zygote(*options: str, fds: Sequence[int], cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "malletrain.live.zygote", *options]
-    with subprocess.Popen(command, pass_fds=fds) as process:
+    with subprocess.Popen(command, pass_fds=fds, cwd=cwd) as process:
         try:
             yield process
         finally:
@@ -92,8 +92,10 @@ def start_zygote(*options: str, fds: Sequence[int]) -> Iterator[subprocess.Popen
 def zygote(tmp_path: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
     ours, its = socket.socketpair()
     fd = its.fileno()
-    options = ("--fd", str(fd), "--preload", "fractions,multiprocessing,no_such_module")
-    with ours, its, start_zygote(*options, fds=[fd]) as process:
+    (tmp_path / "like_torch.py").write_text("import os; os.environ['TORCH_CACHE'] = 'here'")
+    preload = "fractions,multiprocessing,like_torch,no_such_module"
+    options = ("--fd", str(fd), "--preload", preload)
+    with ours, its, start_zygote(*options, fds=[fd], cwd=tmp_path) as process:
         its.close()
         yield Client(ours, tmp_path), process
 
@@ -118,12 +120,13 @@ def test_a_script_runs_as_if_started_cold(client: Client) -> None:
     folder = client.folder
     argv = ["script.py", "--rate", "1"]
     assert first == f"['0', '1', '2'] __main__ {folder}/script.py {argv} {folder}"
-    assert second == f"['{folder}', '/first'] {sorted(env)} True"
+    assert second == f"['{folder}', '/first'] {sorted([*env, 'TORCH_CACHE'])} True"
     assert status == 0
 
 
 def test_what_was_preloaded_is_there_at_once(client: Client) -> None:
-    assert client.run_script("import sys; print('fractions' in sys.modules)") == (0, "True\n")
+    script = "import os, sys; print('fractions' in sys.modules, os.environ['TORCH_CACHE'])"
+    assert client.run_script(script) == (0, "True here\n")
 
 
 @pytest.mark.parametrize("name", ["PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_SCHEDULE"])
@@ -277,7 +280,7 @@ def test_agents_of_a_machine_share_its_zygote_but_not_their_fates(tmp_path: Path
         listener.bind(path)
         listener.listen()
         fd = listener.fileno()
-        with start_zygote("--listen-fd", str(fd), fds=[fd]) as machine:
+        with start_zygote("--listen-fd", str(fd), fds=[fd], cwd=tmp_path) as machine:
             clients = []
             for _ in range(2):
                 connection = socket.socket(socket.AF_UNIX)

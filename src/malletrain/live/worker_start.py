@@ -30,6 +30,8 @@ NOT_FOUND = 127
 _READ_AT_START = ("PYTHON", "LD_", "TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
 #: Those among them that `_run_here` takes up.
 _TAKEN_UP = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"})
+#: What the zygote was started with. Imports add to it: PyTorch's compiler names its cache there.
+_OWN_ENV = dict(os.environ)
 
 
 def run(command: Sequence[str], cwd: str, env: Mapping[str, str], log_path: str) -> None:
@@ -47,8 +49,9 @@ def run(command: Sequence[str], cwd: str, env: Mapping[str, str], log_path: str)
     except OSError as error:
         _refuse(NOT_RUNNABLE, f"working directory {cwd}: {error.strerror}")
     is_fork_enough = _is_own_interpreter(command[0], env) and not _wants_fresh_process(env)
+    set_by_imports = {n: v for n, v in os.environ.items() if _OWN_ENV.get(n) != v}
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(set_by_imports | dict(env) if is_fork_enough else env)
     arguments = [argument for argument in command[1:] if argument != "-u"]
     if is_fork_enough and arguments and _can_run(arguments[0]):
         _run_here(arguments)
@@ -67,8 +70,8 @@ def _is_own_interpreter(program: str, env: Mapping[str, str]) -> bool:
 
 
 def _wants_fresh_process(env: Mapping[str, str]) -> bool:
-    names = {name for name in (*env, *os.environ) if name.startswith(_READ_AT_START)}
-    return any(env.get(name) != os.environ.get(name) for name in names - _TAKEN_UP)
+    names = {name for name in (*env, *_OWN_ENV) if name.startswith(_READ_AT_START)}
+    return any(env.get(name) != _OWN_ENV.get(name) for name in names - _TAKEN_UP)
 
 
 def _can_run(first_argument: str) -> bool:
@@ -139,17 +142,13 @@ def _run_as_main(source: bytes, name: str, main: ModuleType) -> None:
 
 def _set_path(first: str) -> None:
     """Make `sys.path` what a fresh interpreter would have made of the new environment."""
-    own = {str(Path(entry).absolute()) for entry in _OWN_PYTHONPATH}
+    own = {str(Path(entry).absolute()) for entry in _python_path(_OWN_ENV)}
     rest = [entry for entry in sys.path[1:] if entry not in own]
-    sys.path[:] = [first, *_entries(os.environ.get("PYTHONPATH", "")), *rest]
+    sys.path[:] = [first, *_python_path(os.environ), *rest]
 
 
-def _entries(python_path: str) -> list[str]:
-    return [entry for entry in python_path.split(os.pathsep) if entry]
-
-
-#: Of the zygote, read before any worker's environment takes its place.
-_OWN_PYTHONPATH = _entries(os.environ.get("PYTHONPATH", ""))
+def _python_path(env: Mapping[str, str]) -> list[str]:
+    return [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _reseed() -> None:

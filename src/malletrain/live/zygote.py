@@ -260,8 +260,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         connection = serve_machine(socket.socket(fileno=options.listen_fd))
     connection.set_inheritable(False)
     processes.adopt_orphans()
-    if spawn := Zygote(connection).serve():
-        worker_start.run(spawn.command, spawn.cwd, spawn.env, spawn.log_path)
+    spawn = Zygote(connection).serve()
+    if spawn is None:
+        # Nothing is below any more; taking everything imported down properly takes a while.
+        os._exit(0)
+    worker_start.run(spawn.command, spawn.cwd, spawn.env, spawn.log_path)
     return 0
 
 
