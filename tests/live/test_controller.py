@@ -26,6 +26,7 @@ from malletrain.errors import JournalWriteError
 from malletrain.live.store import SqliteStore, read_events
 from malletrain.live.wire import (
     PrepareGroup,
+    ReleaseNode,
     Saved,
     StartWorkers,
     StoreAdd,
@@ -34,7 +35,7 @@ from malletrain.live.wire import (
     StoreValue,
     WorkDone,
 )
-from tests.live.fake_agents import FakeAgent
+from tests.live.fake_agents import FakeAgent, FakeWorker
 from tests.live.rig import LIVE, Rig, running
 from tests.live.stories import run
 
@@ -471,6 +472,43 @@ def test_a_rescale_cut_short_by_the_controllers_death_is_begun_anew(tmp_path: Pa
             assert rig.job(job_id).generation > cut_short.generation
             await one.hang_up()
             await two.hang_up()
+
+    run(story())
+
+
+def test_workers_that_nobody_wants_any_more_are_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig:
+            agent = rig.agent("n1")
+            await agent.call()
+            over = await rig.submit()
+            await training(rig, over, "n1")
+            await rig.http.post(f"/v1/jobs/{over}/cancel")
+            await rig.until(lambda _: rig.job(over).activity is Activity.OVER)
+            rig.kill()
+        agent.workers = {"left": FakeWorker(over, generation=1), "odd": FakeWorker("j99")}
+        async with running(tmp_path) as rig:
+            await come_back(agent, rig)
+            await agent.until(lambda a: not a.workers)
+            await agent.hang_up()
+
+    run(story())
+
+
+def test_a_node_that_was_given_back_is_told_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig:
+            agent = rig.agent("n1")
+            agent.ignores = lambda message: isinstance(message, ReleaseNode)
+            await agent.call()
+            await agent.leave(grace_s=60.0)
+            await rig.until(lambda c: any(node.is_released for node in c.nodes.values()))
+            rig.kill()
+        agent.ignores = lambda _message: False
+        async with running(tmp_path) as rig:
+            await come_back(agent, rig)
+            await rig.until(lambda cluster: not cluster.nodes)
+            assert agent.is_released
 
     run(story())
 

@@ -638,6 +638,26 @@ def test_a_member_that_is_missing_leaves_the_others_in_a_dead_group() -> None:
     assert desk.last.is_immediate
 
 
+def test_a_group_that_was_broken_before_is_so_still() -> None:
+    desk = Desk()
+    journal = Journalled(
+        generation=4,
+        node_ids=("a",),
+        asked_generation=None,
+        asked_node_ids=(),
+        slots={},
+        samples=100.0,
+        is_broken=True,
+    )
+    desk.take(desk.flow.adopt([info("a", 4), info("b", 4)], journal, 0.0))
+    assert desk.events == []
+    # It is not the job's node any more.
+    assert desk.stops == [StopNow(("old.b.0",))]
+    desk.order(5, "a")
+    assert isinstance(desk.last, PrepareGroup)
+    assert desk.last.is_immediate
+
+
 def test_a_suspension_that_was_completed_meanwhile_is_done() -> None:
     desk = adopted([], 5)
     done = desk.events[0]

@@ -20,7 +20,7 @@ from malletrain.config import LiveSettings
 from malletrain.core.model import Node
 from malletrain.errors import WireError
 from malletrain.live.alarms import Alarms
-from malletrain.live.clock import Clock
+from malletrain.live.clock import Clock, within
 from malletrain.live.ports import Connection
 from malletrain.live.wire import (
     PROTOCOL,
@@ -102,7 +102,8 @@ class Agents:
     def expect(self, nodes: Iterable[Node], limit_s: float) -> None:
         """Wait for the agents of nodes that were there before this controller was."""
         for node in nodes:
-            self._links[node.id] = _Link(node, incarnation=None)
+            is_leaving = node.leaving_at_s is not None
+            self._links[node.id] = _Link(node, incarnation=None, is_leaving=is_leaving)
             self._expect_call(self._links[node.id], limit_s)
 
     def send(self, node_id: str, message: Message) -> bool:
@@ -151,8 +152,7 @@ class Agents:
 
     async def _hello(self, connection: Connection) -> AgentHello | None:
         try:
-            async with asyncio.timeout(HELLO_LIMIT_S):
-                data = await connection.receive()
+            data = await within(self._clock, HELLO_LIMIT_S, connection.receive())
         except TimeoutError:
             raise WireError(f"no hello within {HELLO_LIMIT_S:g} s") from None
         if data is None:
@@ -212,7 +212,12 @@ class Agents:
             if link.is_leaving:
                 return  # said before: the deadline stands
             link.is_leaving = True
-        self._listener.heard(link.node.id, message)
+        try:
+            self._listener.heard(link.node.id, message)
+        except Exception:
+            # A bug of ours must not cost a node; what hangs for it has its deadline.
+            _log.exception("a message could not be handled: %s", message)
+            self._counters["failed_messages"] += 1
 
     def _detach(self, link: _Link, connection: Connection) -> None:
         if link.connection is not connection:

@@ -37,7 +37,7 @@ from malletrain.live.logs import page
 from malletrain.live.orders import Orders
 from malletrain.live.ports import JobPaths
 from malletrain.live.requests import NodeCount, Submission
-from malletrain.live.views import job_view
+from malletrain.live.views import job_view, node_view
 from malletrain.live.wire import MAX_MESSAGE_BYTES
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -104,14 +104,18 @@ class Api:
         return _json(self._controller.view())
 
     async def _jobs(self, _request: Request) -> Response:
-        return _json(self._controller.view().jobs)
+        cluster = self._controller.cluster_now
+        return _json([job_view(job, cluster) for job in cluster.jobs.values()])
 
     async def _nodes(self, _request: Request) -> Response:
-        return _json(self._controller.view().nodes)
+        cluster = self._controller.cluster
+        owners = cluster.owners
+        owner_of = {n.id: cluster.jobs.get(owners.get(n.id, "")) for n in cluster.nodes.values()}
+        return _json([node_view(n, owner_of[n.id]) for n in cluster.nodes.values()])
 
     async def _job(self, request: Request) -> Response:
         job = self._controller.find(request.path_params["job"])
-        return _json(job_view(job, self._controller.cluster))
+        return _json(job_view(job, self._controller.cluster_now))
 
     async def _explain(self, request: Request) -> Response:
         job = request.path_params["job"]

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from malletrain.config import Config
 from malletrain.core.actions import Rescale
 from malletrain.core.apply import apply, replay
@@ -112,6 +114,11 @@ class Controller:
     @property
     def now_s(self) -> float:
         return max(self._clock.now_s(), self._cluster.now_s)
+
+    @property
+    def cluster_now(self) -> Cluster:
+        """The state as it is now, when nothing has happened for a while."""
+        return replace(self._cluster, now_s=self.now_s)
 
     def view(self) -> ClusterView:
         counters = dict(self.counters)

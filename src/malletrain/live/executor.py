@@ -43,7 +43,7 @@ from malletrain.live.rescale import (
     StartOn,
     StopNow,
 )
-from malletrain.live.survivors import Survivors, journalled
+from malletrain.live.survivors import Survivors, holds_nodes, journalled
 from malletrain.live.wire import (
     AgentHello,
     AgentLeaving,
@@ -171,16 +171,18 @@ class Executor:
         assert survivors is not None
         jobs = self._cluster().jobs
         for job_id, job in jobs.items():
-            infos = survivors.of(job)
-            if not infos and not job.held_node_ids and job.rescaling is None:
-                continue
-            flow = self._flow(job_id)
-            journal = journalled(job, self._slots(job.held_node_ids))
-            self._carry_out(flow, flow.adopt(infos, journal, self._now_s))
+            if holds_nodes(job):
+                flow = self._flow(job_id)
+                journal = journalled(job, self._slots(job.held_node_ids))
+                outputs = flow.adopt(survivors.of(job), journal, self._now_s)
+                self._carry_out(flow, outputs)
         for info in survivors.strays(jobs):
             self._stop_workers(info.job_id, (info.worker_id,), 0.0)
         for node_id, message in survivors.messages:
             self.heard(node_id, message)
+        for node in self._cluster().nodes.values():
+            if node.is_released:
+                self.agents.release(node.id, "nobody uses the node")
 
     # -- what agents do (`agents.Listener`) --------------------------------------------------------
 

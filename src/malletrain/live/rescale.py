@@ -123,6 +123,8 @@ class Journalled:
     #: Workers a node, 1 where not named.
     slots: Mapping[str, int]
     samples: float
+    #: A member had died: the others stand still.
+    is_broken: bool = False
 
 
 class RescaleFlow:
@@ -182,7 +184,7 @@ class RescaleFlow:
         """Take over what outlived the controller, and say how it differs from the journal.
 
         Workers that never got into a group are ended: their rescale cannot be finished, and the
-        next decision makes a new one.
+        next decision makes a new one. So are those on nodes that are not the job's any more.
         """
         infos = list(workers)
         trained = [info.generation for info in infos]
@@ -191,8 +193,9 @@ class RescaleFlow:
         has_switched = self.generation == journal.asked_generation and any(trained)
         expected = journal.asked_node_ids if has_switched else journal.node_ids
         rank = {node_id: index for index, node_id in enumerate(expected)}
-        newest = [info for info in infos if info.generation == self.generation]
-        newest.sort(key=lambda info: (rank.get(info.node_id, len(rank)), info.slot))
+        group = [info for info in infos if info.generation == self.generation]
+        newest = [info for info in group if info.node_id in rank]
+        newest.sort(key=lambda info: (rank[info.node_id], info.slot))
         self._members = tuple(info.worker_id for info in newest)
         self._workers = {
             info.worker_id: _Worker(info.node_id, info.slot, is_warm=True) for info in newest
@@ -203,7 +206,9 @@ class RescaleFlow:
             for node_id in expected
             if any((node_id, slot) not in present for slot in range(journal.slots.get(node_id, 1)))
         )
-        self._is_group_dead = bool(missing and newest)
+        was_broken = journal.is_broken and not has_switched
+        is_torn = bool(missing) or was_broken or len(group) > len(newest)
+        self._is_group_dead = bool(newest) and is_torn
         strays = tuple(info.worker_id for info in infos if info.worker_id not in self._workers)
         outputs: list[Output] = [StopNow(strays)] if strays else []
         if journal.asked_generation is not None:
@@ -292,6 +297,9 @@ class RescaleFlow:
     def worker_warm(self, message: WorkerWarm, now_s: float) -> list[Output]:
         if worker := self._workers.get(message.worker_id):
             worker.is_warm = True
+        pending = self._pending
+        if pending and pending.stage is _Stage.WARMING and self._is_cold(pending):
+            return []
         return self._advance(now_s)
 
     def group_ready(self, message: GroupReady, now_s: float) -> list[Output]:
@@ -583,7 +591,7 @@ class RescaleFlow:
 
     def _advance_warming(self, pending: _Pending, now_s: float) -> list[Output]:
         outputs = self._start_missing(pending)
-        if not all(self._workers[w].is_warm for w in pending.targets):
+        if self._is_cold(pending):
             return outputs
         is_immediate = not self._members or self._is_group_dead
         pending.stage = _Stage.CONNECTING
@@ -599,6 +607,9 @@ class RescaleFlow:
         if is_immediate:
             self._start_switching(pending, now_s)
         return outputs + self._advance(now_s)
+
+    def _is_cold(self, pending: _Pending) -> bool:
+        return not all(self._workers[w].is_warm for w in pending.targets)
 
     def _start_missing(self, pending: _Pending) -> list[Output]:
         """Start workers where there are none yet, and end those that nobody asked for."""

@@ -33,8 +33,9 @@ class Survivors:
         self.messages = [entry for entry in self.messages if entry[0] != node_id]
 
     def strays(self, jobs: Mapping[str, Job]) -> list[WorkerInfo]:
-        """Workers of jobs that nobody knows."""
-        return [info for info in self._infos.values() if info.job_id not in jobs]
+        """Workers of jobs that nobody knows, or that should have none."""
+        wanted = {job_id for job_id, job in jobs.items() if holds_nodes(job)}
+        return [info for info in self._infos.values() if info.job_id not in wanted]
 
     def of(self, job: Job) -> list[WorkerInfo]:
         """The job's workers; with them those whose end was told, as if they lived.
@@ -64,6 +65,11 @@ class Survivors:
         return infos
 
 
+def holds_nodes(job: Job) -> bool:
+    """Whether it has nodes, or was about to get or give up some."""
+    return bool(job.held_node_ids) or job.rescaling is not None
+
+
 def journalled(job: Job, slots: Mapping[str, int]) -> Journalled:
     """What the journal says that the job's workers should be."""
     rescaling = job.rescaling
@@ -74,4 +80,5 @@ def journalled(job: Job, slots: Mapping[str, int]) -> Journalled:
         asked_node_ids=rescaling.node_ids if rescaling else (),
         slots=slots,
         samples=job.done_samples,
+        is_broken=job.is_broken,
     )
