@@ -6,8 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -92,6 +91,22 @@ def is_group_empty(group: int) -> bool:
     return False
 
 
+def fork(in_child: Callable[[], None]) -> int:
+    """Fork with signals held back in the child until it has its own way with them.
+
+    Without, a signal meant for the child could reach the parent through the descriptor that
+    wakes its event loop, which both have until then.
+    """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            in_child()
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def start_bound(
     command: Sequence[str], *, log_path: Path, is_group_leader: bool, pass_fds: Sequence[int] = ()
 ) -> int:
@@ -101,9 +116,7 @@ def start_bound(
     `subprocess`, whose own reaping would compete with `reap`.
     """
     parent_pid = os.getpid()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
+    pid = fork(_forget_handlers)
     if pid:
         if is_group_leader:
             # Here and in the child: whoever comes first, the group is there for both.
@@ -119,11 +132,16 @@ def start_bound(
             os.set_inheritable(fd, True)
         os.execvp(command[0], list(command))  # noqa: S606 - a list, never a shell
     except OSError as error:
-        sys.stderr.write(f"malletrain: cannot start {command[0]}: {error}\n")
-        sys.stderr.flush()
+        os.write(2, f"malletrain: cannot start {command[0]}: {error}\n".encode())
     finally:
         # Nothing of the parent's may run here, whatever went wrong.
         os._exit(127)
+
+
+def _forget_handlers() -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def redirect_standard_streams(log_path: Path) -> None:

@@ -119,6 +119,15 @@ class BatchContract:
 
 async def busy_node(batch: BatchSystem, controller: FakeController, folder: Path, mode: str) -> str:
     """Add a node and have a worker train on it; return its id."""
+    node_id = await start_worker(batch, controller, folder, mode)
+    await controller.hears(Switched)
+    return node_id
+
+
+async def start_worker(
+    batch: BatchSystem, controller: FakeController, folder: Path, mode: str
+) -> str:
+    """Add a node and start a worker on it; return the node's id."""
     await batch.add_nodes(1)
     hello = await controller.hears(AgentHello)
     node_id: str = hello.node.id
@@ -132,5 +141,4 @@ async def busy_node(batch: BatchSystem, controller: FakeController, folder: Path
         settings=WorkerSettings(checkpoint_dir=str(folder)),
     )
     await controller.send(order, node_id)
-    await controller.hears(Switched)
     return node_id

@@ -14,8 +14,8 @@ from malletrain.batch.local import LocalBatch
 from malletrain.batch.local_host import read_host_file
 from malletrain.errors import BatchError, TraceError
 from malletrain.frames import frame
-from malletrain.live.wire import AgentHello, AgentLeaving
-from tests.batch.contract import BatchContract, busy_node
+from malletrain.live.wire import AgentHello, AgentLeaving, WorkerExited
+from tests.batch.contract import BatchContract, busy_node, start_worker
 from tests.leftovers import is_alive, wait_until
 from tests.live.fake_controller import TOKEN, FakeController, HungUp
 
@@ -57,6 +57,15 @@ class TestLocal(BatchContract):
                 await controller.hears(AgentHello)
                 assert killed
                 assert not is_there(killed.run_dir)
+
+    async def test_agents_get_the_options_that_the_site_wants(self, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text(TOKEN)
+        async with FakeController() as controller:
+            batch = self.make(tmp_path, agent_options=("--hang-limit-s", "0.5"))
+            await batch.start(controller.url, tmp_path / "token")
+            await start_worker(batch, controller, tmp_path, "stuck")
+            assert "hung" in (await controller.hears(WorkerExited)).reason
+            await batch.stop()
 
     async def test_a_host_without_a_controller_ends(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(TOKEN)

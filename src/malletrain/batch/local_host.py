@@ -113,6 +113,7 @@ class Host:
         self._speed = speed
         self._token_file = ""
         self._controllers = 0
+        self._malformed = 0
         self._away: asyncio.TimerHandle | None = None
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,7 +146,8 @@ class Host:
                     self._watch_controllers()
                 writer.write(frame(msgspec.msgpack.encode(self._answer(request))))
         except (WireError, msgspec.DecodeError) as error:
-            _logger.warning("closed a connection: %s", error)
+            self._malformed += 1
+            _logger.warning("closed a connection (no. %d): %s", self._malformed, error)
         except asyncio.CancelledError:
             pass  # this process ends; before Python 3.12 this would be reported as an error
         finally:

@@ -102,8 +102,10 @@ class Uplink:
         while (left_s := self._away_limit_s - self._away_s()) > 0:
             try:
                 await self._connect_and_serve()
-            except (OSError, WireError) as error:
-                self.malformed += isinstance(error, WireError)
+            except WireError as error:
+                self.malformed += 1
+                _logger.warning("closed the connection (no. %d): %s", self.malformed, error)
+            except OSError as error:
                 if str(error) != problem:
                     problem = str(error)
                     _logger.warning("controller: %s", problem)

@@ -101,7 +101,8 @@ class WorkerLink:
                 self._owner.worker_said(worker_id, message)
         except (WireError, TimeoutError) as error:
             self.malformed += 1
-            _logger.warning("closed a connection of %s: %s", worker_id or "a stranger", error)
+            who = worker_id or "a stranger"
+            _logger.warning("closed a connection of %s (no. %d): %s", who, self.malformed, error)
         except asyncio.CancelledError:
             # The agent ends. Before Python 3.12 a cancelled handler is reported as an error.
             pass

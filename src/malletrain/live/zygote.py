@@ -29,7 +29,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -118,7 +118,7 @@ class Zygote:
                 processes.signal_process(pid, request.signum)
             return None
         zygote_pid = os.getpid()
-        pid = _fork(self._become_worker)
+        pid = processes.fork(self._become_worker)
         if pid == 0:
             processes.die_with_parent(zygote_pid)
             return request
@@ -194,7 +194,7 @@ def serve_machine(listener: socket.socket) -> socket.socket:
         if listener not in readable:
             continue
         connection, _ = listener.accept()
-        if _fork(waker.close) == 0:
+        if processes.fork(waker.close) == 0:
             listener.close()
             _join_group_of(connection)
             return connection
@@ -211,18 +211,6 @@ def _join_group_of(connection: socket.socket) -> None:
         # Closing the connection tells the agent, which then starts a zygote of its own.
         _log(f"cannot join the process group of agent {agent_pid}: {error}")
         sys.exit(1)
-
-
-def _fork(in_child: Callable[[], None]) -> int:
-    """Fork with signals held back in the child until it has its own handlers."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        pid = os.fork()
-        if pid == 0:
-            in_child()
-        return pid
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _log(text: str) -> None:
