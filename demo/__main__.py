@@ -29,20 +29,20 @@ CONFIG = EXAMPLES / "demo.toml"
 TRAIN_WITHIN_S = 270.0
 ASSUMPTIONS = (
     (
-        "The device is emulated: but for digits-mlp, the scripts do all their mathematics for real on "
-        "small models and then wait as long as one slow device a node, joined by a slow link, would "
-        "have needed (examples/emulated_device.py states both). Losses, rescales, preemptions and "
-        "recoveries are real; throughput says nothing about real hardware."
+        "The device is emulated: but for digits-mlp, the scripts do all their mathematics for "
+        "real on small models and then wait as long as one slow device a node, joined by a slow "
+        "link, would have needed (examples/emulated_device.py states both). Losses, rescales, "
+        "preemptions and recoveries are real; throughput says nothing about real hardware."
     ),
     (
-        "Nodes are process groups on this machine. Their idle intervals are drawn, heavy-tailed like "
-        f"published ones, and pass {SPEED:.0f} times faster than they were drawn."
+        "Nodes are process groups on this machine. Their idle intervals are drawn, heavy-tailed "
+        f"like published ones, and pass {SPEED:.0f} times faster than they were drawn."
     ),
     (
-        "The undisturbed twins are one worker each, with the same seed and global batch and without "
-        "the emulated wait. In single precision, losses are held to agree within "
-        f"{outcome.RELATIVE_TOLERANCE:g} of themselves: runs of 2 and of 4 workers differ by as much "
-        "without any rescale."
+        "The undisturbed twins are one worker each, with the same seed and global batch and "
+        "without the emulated wait. In single precision, losses are held to agree within "
+        f"{outcome.RELATIVE_TOLERANCE:.1%} of themselves: runs of 2 and of 4 workers differ by as "
+        "much without any rescale."
     ),
 )
 

@@ -9,7 +9,7 @@ import msgspec
 from demo.jobs import DemoJob
 from malletrain.errors import MalleTrainError
 from malletrain.live.state_dir import StateDir
-from malletrain.report import Comparison
+from malletrain.report import Comparison, LossPoints
 
 #: Two undisturbed runs with 2 and with 4 workers differ by this much in single precision after
 #: some hundred steps, because sums are added up in another order. No less can be claimed.
@@ -31,9 +31,10 @@ def compare(job: DemoJob, job_log: str, twin_log: str, *, is_exactly_once: bool)
         final_loss=final_loss(job_log, job.name),
         twin_final_loss=twin_final_loss,
         tolerance=RELATIVE_TOLERANCE * abs(twin_final_loss),
-        twin_losses=tuple((float(at), float(loss)) for at, loss in _LOSS.findall(twin_log)),
+        losses=_losses(job_log),
+        twin_losses=_losses(twin_log),
         is_exactly_once=is_exactly_once,
-        stated_rates=_stated_rates(twin_log),
+        stated_rates=_stated_rates(twin_log)[: job.max_nodes + 1],
     )
 
 
@@ -48,6 +49,10 @@ def final_loss(log: str, whose: str) -> float:
         said = f"{len(found)} different ones" if found else "none"
         raise MalleTrainError(f"{whose} should print one final loss, it printed {said}")
     return float(found.pop())
+
+
+def _losses(log: str) -> LossPoints:
+    return tuple((float(at), float(loss)) for at, loss in _LOSS.findall(log))
 
 
 def _stated_rates(log: str) -> tuple[float, ...]:

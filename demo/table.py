@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -11,15 +12,19 @@ from demo.checks import Check
 from malletrain.report import RunReport
 from malletrain.report.data import JobReport
 
-#: Not a word less on a terminal that is narrower: the table's columns are worth their width.
-_LEAST_WIDTH = 100
+_TITLES = (
+    "\nsamples",
+    "final\nloss",
+    "undis-\nturbed",
+    "scaled\nup/down",
+    "stall\ns",
+    "learned\nat nodes",
+)
 
 
 def show(
     console: Console, run: RunReport, checks: Iterable[Check], assumptions: Sequence[str]
 ) -> None:
-    if not console.is_terminal:
-        console.width = max(console.width, _LEAST_WIDTH)
     console.print(_jobs(run))
     console.print(_totals(run))
     console.print()
@@ -32,12 +37,11 @@ def show(
 
 
 def _jobs(run: RunReport) -> Table:
-    table = Table(title="Jobs", title_justify="left", title_style="bold")
-    table.add_column("job", no_wrap=True)
-    for title in ("samples", "final loss", "undisturbed", "up", "down", "losses", "stall"):
+    table = Table(title="Jobs", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.pad_edge, table.collapse_padding = False, True
+    table.add_column("\njob", no_wrap=True)
+    for title in _TITLES:
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("node-s", justify="right", no_wrap=True)
-    table.add_column("nodes learned about")
     for report in run.jobs:
         table.add_row(*_row(report))
     return table
@@ -50,18 +54,16 @@ def _row(report: JobReport) -> tuple[str, ...]:
         f"{report.job.done_samples:,.0f}",
         f"{twin.final_loss:.5f}" if twin else "-",
         f"{twin.twin_final_loss:.5f}" if twin else "-",
-        f"{ledger.scale_ups}",
-        f"{ledger.scale_downs}",
-        f"{ledger.losses}",
-        f"{ledger.stall_s:.2f} s",
-        f"{ledger.node_s.offered:,.0f}",
+        f"{ledger.scale_ups}/{ledger.scale_downs}",
+        f"{ledger.stall_s:.2f}",
         " ".join(str(o.nodes) for o in report.curve.measured) or "-",
     )
 
 
 def _totals(run: RunReport) -> Table:
     node_s, offered = run.node_s, run.node_s.offered or 1.0
-    table = Table(title="In all", title_justify="left", title_style="bold", show_header=False)
+    table = Table(title="In all", title_justify="left", title_style="bold", box=box.SIMPLE)
+    table.show_header, table.pad_edge = False, False
     table.add_column("what", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)

@@ -26,7 +26,7 @@ LONE_LEAVES = 3
 #: How many trace seconds pass in a second of the demo.
 SPEED = 20.0
 DEMO_GROUPS = {"a": 3, "b": 3, "c": 2}
-_SEED = 3037
+_SEED = 11816
 _FROM_S = 30.0 * 3600
 _LENGTH_S = 400.0 * SPEED
 #: An agent would hardly have started.
@@ -54,7 +54,8 @@ def _group(nodes: Sequence[str], until_s: float, random_: random.Random) -> list
     while start_s < until_s:
         idle_s = {node: [_draw_idle_s(random_)] for node in nodes}
         for _ in range(LONE_LEAVES):
-            idle_s[random_.choice(nodes)].append(_draw_idle_s(random_))
+            least = min(nodes, key=lambda node: sum(idle_s[node]))
+            idle_s[least].append(_draw_idle_s(random_))
         gaps_s = {n: [random_.expovariate(1 / MEAN_GAP_S) for _ in idle_s[n]] for n in nodes}
         length_s = max(sum(idle_s[n]) + sum(gaps_s[n]) for n in nodes)
         for node in nodes:

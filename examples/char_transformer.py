@@ -17,7 +17,7 @@ import malletrain.train as mt
 
 SEED = 5
 GLOBAL_BATCH = 32
-EPOCHS = 10
+EPOCHS = 9
 CONTEXT = 32
 WIDTH = 32
 HEADS = 4

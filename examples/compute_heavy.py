@@ -17,7 +17,7 @@ import malletrain.train as mt
 
 SEED = 4
 GLOBAL_BATCH = 128
-EPOCHS = 24
+EPOCHS = 20
 WIDTH = 128
 DEPTH = 32
 ROWS = 1024
