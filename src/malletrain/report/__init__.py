@@ -1,6 +1,6 @@
 """One self-contained page about a run, read from its journal."""
 
-from malletrain.report.data import Comparison, RunReport, gather
+from malletrain.report.data import Comparison, LossPoints, RunReport, gather
 from malletrain.report.page import write_report
 
-__all__ = ["Comparison", "RunReport", "gather", "write_report"]
+__all__ = ["Comparison", "LossPoints", "RunReport", "gather", "write_report"]

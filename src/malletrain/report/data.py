@@ -34,6 +34,8 @@ class Comparison:
     twin_final_loss: float
     #: The greatest difference that is honest to expect.
     tolerance: float
+    #: At the same points as the twin's; without them, those of the journal are shown.
+    losses: LossPoints = ()
     twin_losses: LossPoints = ()
     #: Every sample of every epoch was consumed exactly once; None if that was not recorded.
     is_exactly_once: bool | None = None
@@ -229,6 +231,8 @@ class _Recorder:
         known = self.cluster.curves.get(job.spec.model_key, Scalability())
         curve = fit(known, self.cluster.settings.prior)
         low, high = curve.interval(job.spec.max_nodes)
+        comparison = comparisons.get(job.spec.name)
+        printed = comparison.losses if comparison else ()
         return JobReport(
             job=job,
             ledger=metrics.job_ledger(self.cluster, job.spec.id),
@@ -238,8 +242,8 @@ class _Recorder:
                 high=tuple(high.tolist()),
                 measured=known.observations,
             ),
-            losses=tuple(self.losses.get(job.spec.id, ())),
-            comparison=comparisons.get(job.spec.name),
+            losses=printed or tuple(self.losses.get(job.spec.id, ())),
+            comparison=comparison,
         )
 
     def _work(self, report: JobReport) -> WorkDone:
