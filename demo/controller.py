@@ -104,11 +104,11 @@ class Controller:
     def leftovers(self) -> list[int]:
         """Return the processes that still know this run's directory, given a moment to go."""
         with contextlib.suppress(MalleTrainError):
-            _wait_for(lambda: not _processes_of(self._run_dir), 5.0, "")
-        return _processes_of(self._run_dir)
+            _wait_for(lambda: not processes_of(self._run_dir), 5.0, "")
+        return processes_of(self._run_dir)
 
 
-def _processes_of(run_dir: Path) -> list[int]:
+def processes_of(run_dir: Path) -> list[int]:
     """Find every process with the directory in its command line or environment."""
     found = []
     for entry in Path("/proc").iterdir():

@@ -90,6 +90,10 @@ class CharTransformer(nn.Module):
         return self.leave(self.blocks(hidden))
 
 
+def make_model() -> nn.Module:
+    return CharTransformer()
+
+
 def loss_of(model: nn.Module, codes: Tensor, following: Tensor) -> Tensor:
     return functional.cross_entropy(model(codes).flatten(0, 1), following.flatten())
 
@@ -98,7 +102,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     dataset = make_data()
-    model = CharTransformer()
+    model = make_model()
     device = EmulatedDevice.for_model(model, FLOPS_PER_ROW)
     print(f"stated samples/s {device.rates(GLOBAL_BATCH)}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -41,6 +41,10 @@ class DeepNet(nn.Module):
         return self.leave(hidden)
 
 
+def make_model() -> nn.Module:
+    return DeepNet()
+
+
 def make_data() -> TensorDataset:
     random = torch.Generator().manual_seed(SEED)
     labels = torch.arange(ROWS) % 2
@@ -55,7 +59,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     dataset = make_data()
-    model = DeepNet()
+    model = make_model()
     device = EmulatedDevice.for_model(model, FLOPS_PER_ROW)
     print(f"stated samples/s {device.rates(GLOBAL_BATCH)}")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
