@@ -8,7 +8,7 @@ objective = "samples"
 kind = "informed"
 
 [live]                 # the controller: deadlines and limits
-agent_away_limit_s = 15.0
+agent_away_limit_s = 5.0
 
 [worker]               # what every worker is told
 checkpoint_every_s = 60.0
@@ -44,8 +44,9 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
     settle_s: float = 0.02
     #: Reports of progress alone lead to a decision at most this often.
     progress_decide_s: float = 1.0
-    #: A node whose agent's connection broke is lost after this long.
-    agent_away_limit_s: float = 15.0
+    #: A node whose agent's connection broke is lost after this long. A living agent calls again
+    #: within a fraction of a second, and until then its jobs' other workers stand still.
+    agent_away_limit_s: float = 5.0
     #: Agents are pinged this often, and given as long to answer.
     ping_every_s: float = 10.0
     #: After a restart, agents have this long to come back with their workers.

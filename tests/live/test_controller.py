@@ -350,6 +350,31 @@ def test_with_a_full_disk_nothing_new_begins_and_nothing_is_lost(tmp_path: Path)
     run(story())
 
 
+class NoDecisions(SqliteStore):
+    """Takes everything but decisions, for a while."""
+
+    refusals = 2
+
+    def append(self, events: Sequence[AnyEvent]) -> None:
+        if self.refusals and isinstance(events[0], DecisionTaken):
+            self.refusals -= 1
+            raise JournalWriteError("cannot write the journal: disk full; make room")
+        super().append(events)
+
+
+def test_a_decision_that_cannot_be_written_is_made_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = NoDecisions(tmp_path / "journal.sqlite")
+        async with running(tmp_path, store=store) as rig, rig.agent("n1") as agent:
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            assert store.refusals == 0
+            assert rig.controller.trouble == ""
+            assert len([m for m in agent.heard if isinstance(m, StartWorkers)]) == 1
+
+    run(story())
+
+
 def test_progress_is_journalled_with_the_nodes_that_made_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as rig, rig.agent("n1", gpus=2) as agent:

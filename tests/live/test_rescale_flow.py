@@ -49,6 +49,8 @@ class Desk:
 
     flow: RescaleFlow = field(default_factory=lambda: RescaleFlow(JOB, SETTINGS))
     now_s: float = 0.0
+    #: Workers a node, where there is more than one.
+    slots: dict[str, int] = field(default_factory=dict)
     #: Worker id -> node id, of every process that runs.
     alive: dict[str, str] = field(default_factory=dict)
     messages: list[PrepareGroup | Switch | AbortGroup] = field(default_factory=list)
@@ -71,9 +73,8 @@ class Desk:
         self.events += events
         return events
 
-    def order(self, generation: int, *nodes: str, slots: int = 1) -> list[AnyEvent]:
-        outputs = self.flow.order(generation, nodes, self.now_s, dict.fromkeys(nodes, slots))
-        return self.take(outputs)
+    def order(self, generation: int, *nodes: str) -> list[AnyEvent]:
+        return self.take(self.flow.order(generation, nodes, self.now_s, self.slots))
 
     def stop(self, generation: int) -> list[AnyEvent]:
         return self.take(self.flow.stop(generation, self.now_s))
@@ -193,8 +194,8 @@ def test_a_start_waits_for_all_and_needs_no_switch() -> None:
 
 
 def test_a_node_with_two_gpus_has_two_workers_next_to_each_other_in_rank() -> None:
-    desk = Desk()
-    desk.order(1, "a", "b", slots=2)
+    desk = Desk(slots={"a": 2, "b": 2})
+    desk.order(1, "a", "b")
     workers = (w(1, "a", 0), w(1, "a", 1), w(1, "b", 0), w(1, "b", 1))
     assert tuple(desk.alive) == workers
     desk.warm(*workers)
@@ -675,7 +676,7 @@ NODES = ("a", "b", "c", "d")
 class World:
     """Workers that do what the protocol asks of them, each in its own time."""
 
-    desk: Desk = field(default_factory=Desk)
+    desk: Desk = field(default_factory=lambda: Desk(slots={"c": 2}))
     lost: set[str] = field(default_factory=set)
     warm: set[str] = field(default_factory=set)
     prepared: dict[str, PrepareGroup] = field(default_factory=dict)

@@ -204,6 +204,9 @@ class Controller:
 
     def _enter(self, stage: _Stage) -> None:
         self._stage = stage
+        self._wake()
+
+    def _wake(self) -> None:
         self._inbox.put(WokeUp(at_s=self.now_s))
 
     # -- its work ----------------------------------------------------------------------------------
@@ -236,7 +239,8 @@ class Controller:
             at_s=self.now_s, actions=actions, pins={}, reason="the controller shuts down"
         )
         try:
-            await self._carry_out(decision)
+            if actions:
+                await self._carry_out(decision)
         except JournalWriteError as error:
             _log.warning("jobs fall back to their last checkpoint: %s", error)
         self._stage = _Stage.ENDED
@@ -338,9 +342,7 @@ class Controller:
                 await self._carry_out(decision)
         except JournalWriteError as error:
             self.trouble = str(error)
-            self._alarms.set(
-                "decide", self.now_s + self._live.journal_retry_s, self._inbox.has_entries.set
-            )
+            self._alarms.set("decide", self.now_s + self._live.journal_retry_s, self._wake)
         except Exception:
             # Jobs train on with what they have; the next event brings the next try.
             _log.exception("no decision")
