@@ -174,18 +174,18 @@ def run() -> Iterator[Result]:
     burst_s, lost = measured["burst_s"], measured["lost"]
     is_well = lost == 0 and measured["troubles"] == 0
     yield Result(
-        f"{LEAVING:,} of {AGENTS:,} agents leave at once, until all orders are out",
+        f"{LEAVING:,} of {AGENTS:,} leave: orders out",
         burst_s,
         "s",
         f"<= {TARGET_S:g} s, no other agent lost",
         burst_s <= TARGET_S and is_well,
-        reference="one agent leaves",
+        reference="one leaves",
         reference_value=measured["one_s"],
     )
-    yield Result("agents lost otherwise", lost, "agents", "0", is_well)
-    yield Result(f"{AGENTS:,} agents connect", measured["connect_s"], "s")
+    yield Result("others lost", lost, "agents", "0", is_well)
+    yield Result(f"{AGENTS:,} connect", measured["connect_s"], "s")
     yield Result(
-        f"controller's memory with {AGENTS:,} agents",
+        f"memory with {AGENTS:,}",
         measured["full_mib"],
         "MiB",
         reference="with none",
