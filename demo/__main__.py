@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from demo import outcome, screen, table
 from demo.checks import Check, check_run
-from demo.controller import Controller
+from demo.controller import Controller, processes_of
 from demo.jobs import EXAMPLES, JOBS
 from demo.trace import SPEED
 from demo.twins import Twins
@@ -57,10 +58,11 @@ def main() -> int:
     try:
         holds = _demo(console, run_dir, arguments.output)
     except MalleTrainError as error:
-        console.print(f"[bold red]the demo failed:[/] {error}")
+        console.print(f"[bold red]the demo failed:[/] {escape(str(error))}")
         holds = False
     except KeyboardInterrupt:
-        console.print("stopped; nothing was left running")
+        left = processes_of(run_dir)
+        console.print(f"stopped; left running: {', '.join(map(str, left)) or 'nothing'}")
         shutil.rmtree(run_dir, ignore_errors=True)
         return 130
     if holds and not arguments.keep:
@@ -78,7 +80,7 @@ def _demo(console: Console, run_dir: Path, output: Path) -> bool:
     try:
         with controller:
             for job in JOBS:
-                console.print(controller.submit(job, run_dir / "audit"))
+                console.print(controller.submit(job, run_dir / "audit"), soft_wrap=True)
             job_ids = _train(console, controller, twins)
     finally:
         twins.end()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from demo.checks import Check
@@ -30,7 +31,7 @@ def show(
     console.print()
     for check in checks:
         mark = "[green]ok  [/]" if check.holds else "[bold red]FAIL[/]"
-        console.print(f"{mark} {check.found}", highlight=False)
+        console.print(f"{mark} {escape(check.found)}", highlight=False)
     console.print()
     for sentence in assumptions:
         console.print(sentence, style="dim", highlight=False)
