@@ -76,6 +76,40 @@ def test_leaving_nodes_are_vacated_and_given_back_before_the_deadline(world: Wor
     assert set(world.cluster.nodes) == {"a1"}
 
 
+def test_a_node_that_left_as_told_is_no_loss_even_where_that_is_known_first(world: World) -> None:
+    world.join("a1", "a2")
+    world.submit(spec("job"))
+    world.is_patient = True
+    world.leave("a2")
+    decision = world.lose("a2")
+    assert decision.actions == ()
+    assert world.job("job").activity is Activity.RESCALING
+    world.finish()
+    assert world.job("job").node_ids == ("a1",)
+    ledger = world.cluster.ledger.jobs["job"]
+    assert (ledger.losses, ledger.scale_downs) == (0, 1)
+
+
+def test_a_node_that_died_before_it_could_leave_breaks_the_group(world: World) -> None:
+    world.join("a1", "a2")
+    world.submit(spec("job"))
+    world.is_patient = True
+    world.leave("a2")
+    world.lose("a2")
+    decision = world.feed(
+        RescaleFailed(
+            at_s=world.now_s,
+            job_id="job",
+            generation=2,
+            reason="a node was lost while the group was changed",
+            node_ids=("a1",),
+            is_group_dead=True,
+        )
+    )
+    assert decision.actions == (Rescale("job", 3, ("a1",)),)
+    assert world.job("job").activity is Activity.RECOVERING
+
+
 def test_a_free_leaving_node_is_given_back_once(world: World) -> None:
     world.join("a1")
     decision = world.leave("a1")

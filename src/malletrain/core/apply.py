@@ -127,12 +127,25 @@ def _nodes_lost(cluster: Cluster, event: NodesLost) -> Cluster:
     for job in before.jobs.values():
         if lost.isdisjoint(job.held_node_ids):
             continue
+        if _have_left_as_told(before, job, lost):
+            # Before the others could say that they go on without them.
+            members = tuple(node_id for node_id in job.node_ids if node_id not in lost)
+            cluster = _with_job(cluster, replace(job, node_ids=members))
+            continue
         is_hit = not lost.isdisjoint(job.node_ids)
         losses += is_hit
         cluster = _with_job(cluster, _without_nodes(job, lost), _count_loss if is_hit else None)
     cluster = metrics.charge_offer(cluster, cluster.now_s)
     nodes = {node_id: node for node_id, node in cluster.nodes.items() if node_id not in lost}
     return _observe_stability(before, replace(cluster, nodes=nodes), losses)
+
+
+def _have_left_as_told(cluster: Cluster, job: Job, lost: set[str]) -> bool:
+    """Tell nodes that leave by the rescale under way; should they be missed, it will fail."""
+    if job.rescaling is None or not lost.isdisjoint(job.rescaling.node_ids):
+        return False
+    gone = lost.intersection(job.node_ids)
+    return all(cluster.nodes[node_id].leaving_at_s is not None for node_id in gone)
 
 
 def _count_loss(entry: JobLedger) -> JobLedger:
@@ -209,8 +222,9 @@ def _decision_taken(cluster: Cluster, event: DecisionTaken) -> Cluster:
 
 
 def _ordered(cluster: Cluster, job_id: str, generation: int, node_ids: tuple[str, ...]) -> Cluster:
-    rescaling = Rescaling(generation, node_ids, cluster.now_s)
-    job = replace(cluster.jobs[job_id], generation=generation, rescaling=rescaling)
+    job = cluster.jobs[job_id]
+    rescaling = Rescaling(generation, node_ids, cluster.now_s, len(job.node_ids))
+    job = replace(job, generation=generation, rescaling=rescaling)
     return _with_job(cluster, job)
 
 
@@ -228,7 +242,7 @@ def _rescale_done(cluster: Cluster, event: RescaleDone) -> Cluster:
         return cluster
     # A node lost meanwhile may be back and another job's by now.
     members = tuple(node_id for node_id in event.node_ids if node_id in job.held_node_ids)
-    before, after = len(job.node_ids), len(members)
+    before, after = job.rescaling.from_nodes, len(members)
     done = replace(
         job,
         node_ids=members,

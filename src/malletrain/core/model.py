@@ -90,6 +90,8 @@ class Rescaling(Struct, frozen=True):
     #: In rank order; empty to suspend or stop.
     node_ids: tuple[str, ...]
     asked_at_s: float
+    #: Members that it had then.
+    from_nodes: int = 0
 
 
 class Pin(Struct, frozen=True):
