@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from malletrain.core.events import AnyEvent, RescaleDone, RescaleFailed, WorkersLost
+from malletrain.core.events import AnyEvent, JobFinished, RescaleDone, RescaleFailed, WorkersLost
 from malletrain.errors import MalleTrainError, WireError
 from malletrain.frames import Unframer, frame
 from malletrain.live.rescale import FlowSettings, Output, RescaleFlow, Send, StartOn, StopNow
@@ -74,6 +74,8 @@ class WarmParent:
     """A machine's zygote: jobs fork their workers from it, with everything imported."""
 
     def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+        #: What workers must be given to be forked and not started anew.
+        self.environment = dict(os.environ)
         self._directory = tempfile.TemporaryDirectory(prefix="warm-")
         path = Path(self._directory.name, "zygote.sock")
         with socket.socket(socket.AF_UNIX) as listener:
@@ -184,7 +186,7 @@ class LocalJob:
         self._settings = WorkerSettings(
             **{"checkpoint_dir": str(self.checkpoint_dir), **(settings or {})}
         )
-        self._environment = dict(environment or {})
+        self._environment = {**parent.environment, **(environment or {})}
         self._recovers = recovers
         self._flow = RescaleFlow(self.job_id, flow or FlowSettings())
         self._rendezvous = _Rendezvous()
@@ -350,8 +352,11 @@ class LocalJob:
 
     @property
     def _has_failed(self) -> bool:
-        """The script itself is at fault: nothing more will come."""
-        return any(isinstance(e, RescaleFailed) and e.is_job_fault for e in self.events)
+        """Nothing more will come."""
+        return any(
+            isinstance(e, JobFinished) or (isinstance(e, RescaleFailed) and e.is_job_fault)
+            for e in self.events
+        )
 
     def _history(self) -> str:
         logs = [self.log(path.stem)[-2000:] for path in sorted(self.directory.glob("*.log"))]
@@ -418,7 +423,6 @@ class LocalJob:
 
     def _start(self, worker_id: str, node_id: str) -> None:
         env = {
-            **os.environ,
             **self._environment,
             SOCKET_ENV: str(self._socket_path),
             WORKER_ID_ENV: worker_id,

@@ -30,7 +30,7 @@ class Config:
     schedule: bool = False
     samples: int = 203
     batch: int = 16
-    epochs: int = 60
+    epochs: int = 10
     micro_batch: int | None = None
     batch_scaling: str = "fixed"
     lr_scaling: str = "none"
@@ -106,9 +106,7 @@ def make_model(kind: str) -> nn.Module:
         return Branches()
     norm = nn.BatchNorm1d(32) if kind == "norm" else nn.Identity()
     dropout = nn.Dropout(0.2) if kind == "norm" else nn.Identity()
-    return nn.Sequential(
-        nn.Linear(FEATURES, 32), norm, nn.Tanh(), dropout, nn.Linear(32, CLASSES)
-    )
+    return nn.Sequential(nn.Linear(FEATURES, 32), norm, nn.Tanh(), dropout, nn.Linear(32, CLASSES))
 
 
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:

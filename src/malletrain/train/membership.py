@@ -29,6 +29,10 @@ from malletrain.train.group import Group, Rendezvous
 from malletrain.train.store import Answers, ChannelStore
 
 
+#: Rendezvous key that says the leaving members have saved the state.
+_HANDOVER_KEY = "handover"
+
+
 @dataclass(slots=True)
 class NextGroup:
     """A generation that was announced."""
@@ -40,7 +44,9 @@ class NextGroup:
     is_immediate: bool
     #: To switch is allowed: all targets are connected, or there is nobody to agree with.
     may_switch: bool
-    #: This worker saves the job's state if the generation has no members.
+    #: No present member is among its members: the state goes over through a checkpoint.
+    is_handover: bool
+    #: This worker saves the state for those to come.
     is_saver: bool
     group: Group | None = None
     store: ChannelStore | None = field(default=None, repr=False)
@@ -70,6 +76,9 @@ class Membership:
         self._changed = threading.Condition()
         self._generation = 0
         self._group: Group | None = None
+        self._store: ChannelStore | None = None
+        #: Of the present generation.
+        self._members: tuple[str, ...] = ()
         #: The group before the present one, until all have come over.
         self._left: Group | None = None
         self._next: NextGroup | None = None
@@ -94,17 +103,20 @@ class Membership:
                 return
             self._forget_next()
             rank = _rank(self._worker_id, message.members)
+            is_handover = not message.is_immediate and not self._stays_one(message.members)
             self._next = NextGroup(
                 generation=message.generation,
                 members=message.members,
                 is_member=rank is not None,
                 is_immediate=message.is_immediate,
                 may_switch=message.is_immediate,
-                is_saver=not message.members and message.to[:1] == (self._worker_id,),
+                is_handover=is_handover and bool(message.members),
+                # Present members come first in `to`.
+                is_saver=(is_handover or not message.members)
+                and message.to[:1] == (self._worker_id,),
             )
-            if message.is_immediate and self._group is not None:
-                # Whatever the training thread waits for in there will not come.
-                self._group.cut()
+            if message.is_immediate:
+                self._revoke()
             if rank is not None:
                 threading.Thread(
                     target=self._build,
@@ -113,6 +125,17 @@ class Membership:
                     daemon=True,
                 ).start()
             self._changed.notify_all()
+
+    def _stays_one(self, members: tuple[str, ...]) -> bool:
+        """Whether a present member is among the next; as far as a joiner knows there is none."""
+        return not set(self._members).isdisjoint(members)
+
+    def _revoke(self) -> None:
+        # Whatever the training thread waits for in the present generation will not come.
+        if self._group is not None:
+            self._group.cut()
+        if self._store is not None:
+            self._store.close()
 
     def _allow(self, message: Switch) -> None:
         with self._changed:
@@ -135,16 +158,13 @@ class Membership:
     # -- the thread that builds -------------------------------------------------------------------
 
     def _build(self, target: NextGroup, rank: int) -> None:
-        timeout_s = self._settings.collective_timeout_s
-        target.store = ChannelStore(
-            self._job_id, target.generation, self._send, self._answers, timeout_s
-        )
+        target.store = self._open_store(target.generation)
         rendezvous = Rendezvous(
             store=target.store,
             rank=rank,
             workers=len(target.members),
             device=self._device,
-            timeout_s=timeout_s,
+            timeout_s=self._settings.collective_timeout_s,
             interface=self._settings.interface,
         )
         try:
@@ -161,6 +181,10 @@ class Membership:
         self._send(
             GroupReady(worker_id=self._worker_id, job_id=self._job_id, generation=target.generation)
         )
+
+    def _open_store(self, generation: int) -> ChannelStore:
+        timeout_s = self._settings.collective_timeout_s
+        return ChannelStore(self._job_id, generation, self._send, self._answers, timeout_s)
 
     def _tell_failure(self, target: NextGroup, reason: str) -> None:
         with self._changed:
@@ -230,8 +254,22 @@ class Membership:
         if target.is_member:
             # A member may still read the last sums of the old group: it is closed later.
             self._left, self._group = self._group, target.group
+            self._store, self._members = target.store, target.members
             self._generation = target.generation
         return target
+
+    def hand_over(self, generation: int) -> None:
+        """Tell the members of a generation, who wait for it, that the state is saved."""
+        self._open_store(generation).set(_HANDOVER_KEY, b"saved")
+
+    def await_handover(self) -> bool:
+        """Wait until those who leave have saved the state; False if nobody did."""
+        assert self._store is not None
+        try:
+            self._store.wait([_HANDOVER_KEY])
+        except RuntimeError:
+            return False
+        return True
 
     def end(self) -> None:
         """Take no part in generations any more; peers still get all that was sent to them."""

@@ -67,7 +67,7 @@ class Transition:
                 self._leave(target)
                 return
             try:
-                self._join(target.group)
+                self._join(target, target.group)
                 break
             except GroupLostError:
                 self._membership.lose()
@@ -76,7 +76,7 @@ class Transition:
         self._link.is_waiting = False
         self._tell(target, epoch_samples, had_state=had_state)
 
-    def _join(self, group: Group) -> None:
+    def _join(self, target: NextGroup, group: Group) -> None:
         """Agree on the newest state and give it to all."""
         own = [self._state.generation, self._state.position.step]
         marks = group.all_gather(own)
@@ -84,12 +84,14 @@ class Transition:
         newest = max(marks)
         source = marks.index(newest)
         if newest[0] < 0 and group.rank == source:
-            self._load_durable()
+            self._load_durable(target)
         is_shared = all(mark[0] >= 0 and mark[1] == newest[1] for mark in marks)
         if not is_shared and group.workers > 1:
             self._state.share(group, source)
 
-    def _load_durable(self) -> None:
+    def _load_durable(self, target: NextGroup) -> None:
+        if target.is_handover and not self._membership.await_handover():
+            self._note("the workers that left did not save the job's state")
         snapshot = self._checkpoints.load(self._note)
         if snapshot is not None:
             self._state.restore(snapshot)
@@ -121,6 +123,8 @@ class Transition:
             # Of the generation it was trained in: the suspended one trains nothing.
             mark = Mark(self._state.generation, position.step)
             self._saver.save(self._state.snapshot(), mark, position.samples)
+        if target.is_saver and target.is_handover:
+            self._membership.hand_over(target.generation)
         if self._on_leave:
             self._on_leave()
         self._membership.end()
