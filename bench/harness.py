@@ -82,18 +82,22 @@ def _results(name: str) -> Iterator[Result]:
 
 
 def _table(name: str, results: Iterator[Result]) -> Table:
-    table = Table(title=name, title_justify="left")
-    for header in ("what", "value", "target", "holds", "reference", "its value", "ratio"):
-        table.add_column(header, justify="right" if "value" in header else "left")
+    table = Table(title=name, title_justify="left", box=None)
+    table.add_column("what")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("target")
+    table.add_column("beside", ratio=1)
     for result in results:
-        has_reference = result.reference_value is not None
+        beside = ""
+        if result.reference_value is not None:
+            beside = f"{result.reference_value:,.4g} {result.unit}, {result.reference}"
+        if result.ratio is not None:
+            beside = f"{result.ratio:,.4g}x: {beside}"
+        verdict = "holds" if result.holds else "MISSED"
         table.add_row(
             result.name,
             f"{result.value:,.4g} {result.unit}",
-            result.target,
-            ("yes" if result.holds else "NO") if result.target else "",
-            result.reference or "",
-            f"{result.reference_value:,.4g} {result.unit}" if has_reference else "",
-            f"{result.ratio:,.4g}x" if result.ratio is not None else "",
+            f"{verdict}: {result.target}" if result.target else "",
+            beside,
         )
     return table

@@ -73,7 +73,7 @@ class Outcome:
 
 
 def maximise(program: Program, time_limit_s: float) -> Outcome:
-    """Solve the programme, for at most about so long."""
+    """Solve the programme, for about so long at most: HiGHS looks at the time between its steps."""
     # The solver's tolerances are absolute; they are meant for gains about 1.
     scale = float(np.abs(program.gains).max(initial=0.0)) or 1.0
     # The derived `Highs` prints a banner before it can be told to be silent.
@@ -85,6 +85,9 @@ def maximise(program: Program, time_limit_s: float) -> Outcome:
         ("time_limit", time_limit_s),
         ("mip_rel_gap", 1e-9),
         ("mip_abs_gap", 1e-9),
+        # After a restart, HiGHS 1.16 was seen to propagate old conflicts for minutes on end in a
+        # rounding heuristic that does not look at the time (count form, 1,000 jobs).
+        ("mip_allow_restart", False),
     ):
         solver.setOptionValue(option, setting)
     if solver.passModel(_model(program, scale)) == highspy.HighsStatus.kError:

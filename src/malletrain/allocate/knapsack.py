@@ -15,8 +15,10 @@ small core.
    the cost of its idle nodes: its shortfall. A choice whose loss alone is no less than the
    shortfall of a known allocation is in no better one.
 3. *Core.* A dynamic programme over the few choices of least loss finds the best allocation that
-   uses no others. All others are short by at least the least loss left out, so the programme is
-   repeated with more choices until that is no less than the shortfall found.
+   uses no others. A better one has a choice that was left out: what the programme knows tells at
+   once which of these could be the only one, and two of them lose at least twice the least loss
+   left out. Where no choice remains, the best found is the optimum; else the programme is
+   repeated with the choices that remain.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from malletrain.allocate.menu import Floats, Ints, Menu
 #: Choices in the first core, and by how much each next one has more.
 _FIRST_CORE = 64
 _CORE_GROWTH = 4
+
+#: What it takes to start on a row of cells, in cells.
+_STEP_CELLS = 1000
 
 #: Shortfalls below this share of all worth are rounding.
 _ROUNDING = 1e-14
@@ -50,7 +55,8 @@ class Packing:
 def pack(menu: Menu, nodes: int, work_limit: int) -> Packing:
     """Find the best counts within `nodes`; every row must be allowed 0.
 
-    `work_limit` bounds the cells of dynamic programmes that are filled in.
+    `work_limit` bounds the cells of dynamic programmes that are filled in, with what it takes to
+    start on them.
     """
     if menu.starts.size == 0:
         return Packing(np.empty(0, dtype=np.intp), 0.0)
@@ -358,7 +364,7 @@ class _Table:
             is_better = reached < losses[target]
             np.copyto(losses[target], reached, where=is_better)
             np.copyto(choices[target], choice, where=is_better)
-            self.work_left -= reached.size
+            self.work_left -= reached.size + _STEP_CELLS
         self._turns.append(_Turn(deviations, lowest, choices))
         self._lowest_sum, self._losses = lowest, losses
         return bool((choices >= 0).any())

@@ -16,7 +16,7 @@ from malletrain.errors import InvariantError
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.intp]
 
-#: What staying put is worth beside an equal alternative, relative to the job's best worth. Above
+#: What staying put is worth beside an equal alternative, relative to the job's worth. Above
 #: the rounding of sums over thousands of jobs, far below what a curve can be known to.
 STAY_BONUS = 1e-9
 
@@ -166,6 +166,7 @@ class Offer:
         menu = self.menu
         current = np.array([c.current_nodes for c in claims])[self.first_claims()]
         scale = np.abs(np.maximum.reduceat(menu.values, menu.starts))
+        scale += np.abs(menu.values[menu.starts])
         mean = float(scale.mean()) or 1.0
         stays = np.flatnonzero(current < menu.sizes)
         bonus = STAY_BONUS * (scale + 1e-3 * mean)
