@@ -538,6 +538,20 @@ def test_a_joiner_that_ends_well_right_after_the_switch_is_no_failure() -> None:
     assert isinstance(finished, JobFinished)
 
 
+def test_work_that_is_done_before_the_leaver_has_gone_counts_in_full() -> None:
+    desk = training_on("a", "b")
+    desk.order(2, "a")
+    desk.ready(2, w(1, "a"))
+    desk.switched(2, w(1, "a"), samples=900.0)
+    desk.work_done(w(1, "a"), samples=1000.0)
+    (done,) = desk.exited(w(1, "b"))
+    assert isinstance(done, RescaleDone)
+    assert done.samples == 900.0
+    (finished,) = desk.exited(w(1, "a"))
+    assert isinstance(finished, JobFinished)
+    assert finished.samples == 1000.0
+
+
 def test_a_job_whose_last_members_die_at_the_end_is_not_finished() -> None:
     desk = training_on("a", "b")
     desk.work_done(w(1, "a"))

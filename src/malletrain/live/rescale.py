@@ -661,14 +661,16 @@ class RescaleFlow:
     def _done(self, pending: _Pending, now_s: float) -> list[Output]:
         self._pending = None
         reports = pending.switched.values()
-        self._samples = max((report.samples for report in reports), default=self._samples)
+        starts_from = max((report.samples for report in reports), default=self._samples)
+        if not self._is_work_done:
+            self._samples = starts_from
         done = RescaleDone(
             at_s=now_s,
             job_id=self.job_id,
             generation=pending.generation,
             node_ids=self._nodes_of(self._members),
             stall_s=max((report.stall_s for report in reports), default=0.0),
-            samples=self._samples,
+            samples=starts_from,
         )
         self._group_failures = 0
         return [done, *self._check_end(now_s), *self._take_next(now_s)]
