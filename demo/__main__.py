@@ -7,21 +7,21 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from demo import outcome, screen, table
-from demo.checks import Check, check_run
+from demo.checks import check_run
 from demo.controller import Controller, processes_of
 from demo.jobs import EXAMPLES, JOBS
 from demo.trace import SPEED
 from demo.twins import Twins
 from malletrain.errors import MalleTrainError
 from malletrain.live.store import read_events
-from malletrain.report import Comparison, RunReport, write_report
+from malletrain.report import write_report
 from malletrain.train import audit
 
 TRACE = EXAMPLES / "demo-trace.csv"
@@ -85,8 +85,20 @@ def _demo(console: Console, run_dir: Path, output: Path) -> bool:
     finally:
         twins.end()
         leftovers = controller.leftovers()
-    comparisons = _compare(controller, twins, job_ids, run_dir / "audit")
-    checks, run = _conclude(controller, comparisons, leftovers, output)
+    audit_dir = run_dir / "audit"
+    findings = {name: audit.check(audit_dir, job_id) for name, job_id in job_ids.items()}
+    comparisons = {
+        job.name: outcome.compare(
+            job,
+            outcome.job_log(controller.state_dir, job_ids[job.name]),
+            twins.log(job),
+            is_exactly_once=findings[job.name].is_exactly_once,
+        )
+        for job in JOBS
+    }
+    journal = controller.state_dir.journal_path
+    run = write_report(journal, output, comparisons, assumptions=ASSUMPTIONS)
+    checks = check_run(run, list(read_events(journal)), findings, leftovers)
     table.show(console, run, checks, ASSUMPTIONS)
     console.print(f"\nreport: {output}")
     return all(check.holds for check in checks)
@@ -106,32 +118,6 @@ def _train(console: Console, controller: Controller, twins: Twins) -> Mapping[st
                 late = ", ".join(job.name for job in view.jobs if job.phase not in screen.OVER)
                 raise MalleTrainError(f"not done within {TRAIN_WITHIN_S:.0f} s: {late or 'twins'}")
             time.sleep(screen.LOOK_EVERY_S)
-
-
-def _compare(
-    controller: Controller, twins: Twins, job_ids: Mapping[str, str], audit_dir: Path
-) -> dict[str, Comparison]:
-    comparisons = {}
-    for job in JOBS:
-        finding = audit.check(audit_dir, job_ids[job.name])
-        comparisons[job.name] = outcome.compare(
-            job,
-            outcome.job_log(controller.state_dir, job_ids[job.name]),
-            twins.log(job),
-            is_exactly_once=finding.is_exactly_once,
-        )
-    return comparisons
-
-
-def _conclude(
-    controller: Controller,
-    comparisons: Mapping[str, Comparison],
-    leftovers: Sequence[int],
-    output: Path,
-) -> tuple[list[Check], RunReport]:
-    journal = controller.state_dir.journal_path
-    run = write_report(journal, output, comparisons, assumptions=ASSUMPTIONS)
-    return check_run(run, list(read_events(journal)), leftovers), run
 
 
 if __name__ == "__main__":

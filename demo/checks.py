@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from malletrain.core.apply import apply
 from malletrain.core.events import AnyEvent, NodesLeaving, NodesLost
 from malletrain.core.model import Cluster, Phase
 from malletrain.report import RunReport
 from malletrain.report.data import MarkKind
+
+if TYPE_CHECKING:
+    from malletrain.train.audit import Finding
 
 LEAST_NODE_EVENTS = 30
 
@@ -20,10 +24,17 @@ class Check:
     found: str
 
 
-def check_run(run: RunReport, events: Sequence[AnyEvent], leftovers: Sequence[int]) -> list[Check]:
+def check_run(
+    run: RunReport,
+    events: Sequence[AnyEvent],
+    findings: Mapping[str, Finding],
+    leftovers: Sequence[int],
+) -> list[Check]:
+    """Check the run; `findings` are those of the audit, by job name."""
     return [
-        *(_ended_well(run)),
-        *(_same_as_undisturbed(run)),
+        *_ended_well(run),
+        *_same_as_undisturbed(run),
+        *_consumed_once(run, findings),
         Check(
             run.node_events >= LEAST_NODE_EVENTS,
             f"{run.node_events} node events, at least {LEAST_NODE_EVENTS} were to be seen",
@@ -57,14 +68,25 @@ def _same_as_undisturbed(run: RunReport) -> Iterable[Check]:
             f"{name}: final loss {twin.final_loss:.6f}, undisturbed {twin.twin_final_loss:.6f}, "
             f"difference {twin.difference:.1e}, tolerance {twin.tolerance:.1e}",
         )
-        yield Check(
-            twin.is_exactly_once is True,
-            f"{name}: every sample of every epoch was consumed exactly once"
-            if twin.is_exactly_once
-            else f"{name}: some samples were not consumed exactly once",
-        )
     if not compared:
         yield Check(False, "no job was compared with an undisturbed twin")
+
+
+def _consumed_once(run: RunReport, findings: Mapping[str, Finding]) -> Iterable[Check]:
+    for report in run.jobs:
+        name, finding = report.job.spec.name, findings[report.job.spec.name]
+        counted = round(report.job.done_samples)
+        if finding.problems:
+            found = f"not every sample was consumed once: {'; '.join(finding.problems)}"
+        elif finding.samples != counted:
+            found = f"{finding.samples:,} samples were consumed, the journal says {counted:,}"
+        else:
+            found = (
+                f"each sample of {finding.epochs} epochs was consumed exactly once, {counted:,} "
+                f"in all; steps done again: {finding.void_steps}"
+            )
+        holds = finding.is_exactly_once and finding.samples == counted
+        yield Check(holds, f"{name}: {found}")
 
 
 def _killed(run: RunReport) -> Check:

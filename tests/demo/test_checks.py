@@ -7,21 +7,41 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
 from demo import controller, outcome
 from demo.checks import check_run, emptied_jobs
 from demo.jobs import DemoJob
+from malletrain.core.events import AnyEvent
 from malletrain.errors import MalleTrainError
 from malletrain.report import Comparison, gather
+from malletrain.train.audit import Finding
 from tests.report.story import two_jobs
 
-SAME = Comparison(final_loss=0.5, twin_final_loss=0.5002, tolerance=5e-4, is_exactly_once=True)
-OTHER = Comparison(final_loss=0.5, twin_final_loss=0.51, tolerance=5e-4, is_exactly_once=False)
+SAME = Comparison(final_loss=0.5, twin_final_loss=0.5002, tolerance=5e-4)
+OTHER = Comparison(final_loss=0.5, twin_final_loss=0.51, tolerance=5e-4)
 JOB = DemoJob("wide", "wide_mlp.py", max_nodes=2)
 
 
-def _failures(comparisons: dict[str, Comparison], leftovers: list[int]) -> list[str]:
-    events = two_jobs().events
-    checks = check_run(gather(events, comparisons), events, leftovers)
+def _failures(
+    comparisons: dict[str, Comparison],
+    leftovers: list[int],
+    *,
+    events: list[AnyEvent] | None = None,
+    problems: tuple[str, ...] = (),
+    missing_samples: int = 0,
+) -> list[str]:
+    events = two_jobs().events if events is None else events
+    run = gather(events, comparisons)
+    findings = {
+        report.job.spec.name: Finding(
+            is_exactly_once=not problems,
+            samples=round(report.job.done_samples) - missing_samples,
+            problems=problems,
+        )
+        for report in run.jobs
+    }
+    checks = check_run(run, events, findings, leftovers)
     return [check.found for check in checks if not check.holds]
 
 
@@ -30,10 +50,15 @@ def test_a_run_with_all_that_was_promised_lacks_only_node_events() -> None:
 
 
 def test_what_went_wrong_is_said() -> None:
-    found = "\n".join(_failures({"heavy": OTHER}, [4711]))
+    found = "\n".join(_failures({"heavy": OTHER}, [4711], problems=("sample 7 twice",)))
     assert "difference 1.0e-02, tolerance 5.0e-04" in found
-    assert "heavy: some samples were not consumed exactly once" in found
+    assert "heavy: not every sample was consumed once: sample 7 twice" in found
     assert "processes left over: 4711" in found
+
+
+def test_the_journal_must_count_the_samples_that_were_consumed() -> None:
+    found = _failures({"heavy": SAME}, [], missing_samples=5)
+    assert any("samples were consumed, the journal says" in line for line in found)
 
 
 def test_a_run_without_a_twin_does_not_pass() -> None:
@@ -42,8 +67,7 @@ def test_a_run_without_a_twin_does_not_pass() -> None:
 
 def test_a_run_that_was_cut_short_does_not_pass() -> None:
     events = [e for e in two_jobs().events if type(e).__name__ not in ("JobFinished", "NodesLost")]
-    checks = check_run(gather(events, {"heavy": SAME}), events, [])
-    failed = [check.found for check in checks if not check.holds]
+    failed = _failures({"heavy": SAME}, [], events=events)
     assert any("heavy is active" in found for found in failed)
     assert "nodes killed without notice: 0" in failed
     assert "time with no node at all: 0.0 s" in failed
