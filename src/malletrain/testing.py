@@ -325,6 +325,13 @@ class LocalJob:
                 if process.node_id == node_id and process.connection:
                     process.connection.stream.sendall(frame(data))
 
+    def hang_up(self, node_id: str) -> None:
+        """Close the connection to the node's worker, as an agent that dies does."""
+        with self._changed:
+            for process in self._processes.values():
+                if process.node_id == node_id and process.connection:
+                    self._drop(process.connection)
+
     def log(self, worker_id: str) -> str:
         """Return what a worker wrote."""
         return self._log_path(worker_id).read_text(errors="replace")

@@ -38,8 +38,9 @@ class Recorder:
         )
 
     def end(self, generation: int, step: int) -> None:
-        """Record that training is over after so many steps."""
+        """Record that training is over after so many steps; the last line of the file."""
         self._write("end", generation, step)
+        self._file.close()
 
     def _write(self, kind: str, generation: int, step: int, **more: Any) -> None:
         line = {
