@@ -119,7 +119,7 @@ def main() -> None:
             print(f"samples {job.samples} loss {job.loss:.6f}")
 
     with torch.no_grad():
-        print(f"final loss {loss_of(model, *dataset.tensors):.6f}")
+        print(f"final loss {loss_of(model, *dataset.tensors):.9f}")
 
 
 if __name__ == "__main__":

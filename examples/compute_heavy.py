@@ -72,12 +72,12 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         job.report(loss)
-        if job.is_first and job.loss is not None and job.step % 10 == 0:
+        if job.is_first and job.loss is not None and job.step % 4 == 0:
             print(f"samples {job.samples} loss {job.loss:.6f}")
 
     with torch.no_grad():
         points, labels = dataset.tensors
-        print(f"final loss {functional.cross_entropy(model(points), labels):.6f}")
+        print(f"final loss {functional.cross_entropy(model(points), labels):.9f}")
 
 
 if __name__ == "__main__":

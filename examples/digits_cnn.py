@@ -59,7 +59,7 @@ def main() -> None:
 
     with torch.no_grad():
         images, labels = dataset.tensors
-        print(f"final loss {functional.cross_entropy(model(images), labels):.6f}")
+        print(f"final loss {functional.cross_entropy(model(images), labels):.9f}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main() -> None:
 
     with torch.no_grad():
         pixels, labels = dataset.tensors
-        print(f"final loss {functional.cross_entropy(model(pixels), labels):.6f}")
+        print(f"final loss {functional.cross_entropy(model(pixels), labels):.9f}")
 
 
 if __name__ == "__main__":
