@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from malletrain.core.model import Job
-from malletrain.live.rescale import Journalled
+from malletrain.live.adoption import Journalled
 from malletrain.live.wire import Message, Switched, WorkerExited, WorkerInfo
 
 
