@@ -18,6 +18,8 @@ from rich.table import Table
 BENCHMARKS = {
     "allocate": "bench.allocate",
     "controller": "bench.controller",
+    "rescale": "bench.rescale",
+    "overhead": "bench.overhead",
 }
 
 

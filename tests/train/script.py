@@ -16,6 +16,9 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import malletrain.train as mt
+from malletrain.train.group import CannotAbortError
+from malletrain.train.membership import Membership
+from malletrain.train.revival import REVIVED_ENV
 
 FEATURES = 12
 CLASSES = 4
@@ -36,8 +39,12 @@ class Config:
     lr_scaling: str = "none"
     learning_rate: float = 0.02
     children: int = 0
+    #: "cuda" takes the GPU of the worker's node's letter.
+    device: str = "cpu"
     #: What a step takes at least, until the file `hurry` appears.
     step_s: float = 0.0
+    #: Groups refuse to be given up in the worker's first life, as NCCL's may.
+    cannot_abort: bool = False
     #: Leave the loop after so many steps.
     leave_after: int | None = None
 
@@ -118,7 +125,13 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 def train(config: Config) -> dict[str, Any]:
     torch.manual_seed(3)
-    model = make_model(config.model).double()
+    device = torch.device(config.device)
+    if config.device == "cuda":
+        # The node's name is the last but one part of the worker's id.
+        node = os.environ["MALLETRAIN_WORKER_ID"].split(".")[-2]
+        device = torch.device("cuda", ord(node) - ord("a"))
+        torch.cuda.set_device(device)
+    model = make_model(config.model).double().to(device)
     optimizer = make_optimizer(config, model)
     scheduler = (
         torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)
@@ -149,7 +162,7 @@ def train(config: Config) -> dict[str, Any]:
         on_epoch_end=count,
     ):
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x), y)
+        loss = functional.cross_entropy(model(x.to(device)), y.to(device))
         loss.backward()
         optimizer.step()
         job.report(loss)
@@ -175,8 +188,14 @@ def make_initial(config: Config) -> dict[str, Tensor]:
     return make_model(config.model).double().state_dict()
 
 
+def refuse(_: Membership) -> None:
+    raise CannotAbortError("stuck")
+
+
 def main() -> None:
     config = Config(**json.loads(sys.argv[1]))
+    if config.cannot_abort and REVIVED_ENV not in os.environ:
+        Membership.lose = refuse
     torch.set_num_threads(1)
     result = train(config)
     torch.save(result, Path(config.directory, f"{os.environ['MALLETRAIN_WORKER_ID']}.pt"))

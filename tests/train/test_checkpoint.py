@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def test_what_is_saved_is_what_is_loaded(state: TrainingState, tmp_path: Path) -
     torch.testing.assert_close(values(other), values(state), rtol=0, atol=0)
     assert other.position == Position(step=7)
     # The optimizer's own numbers, too.
-    assert other.describe()[0] == state.describe()[0]
+    header, other_header = (pickle.loads(s.describe()[0]) for s in (state, other))
+    assert other_header["groups"] == header["groups"]
 
 
 def test_the_newest_generation_wins_even_with_fewer_steps(

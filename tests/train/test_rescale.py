@@ -108,6 +108,23 @@ def test_workers_that_are_cut_off_do_not_hold_the_others(start: StartJob, tmp_pa
     assert_exactly_once(job, config)
 
 
+def test_a_group_that_does_not_go_costs_a_new_process_image(
+    start: StartJob, tmp_path: Path
+) -> None:
+    config = Config(str(tmp_path), step_s=0.02, cannot_abort=True)
+    job = start(config)
+    generation = job.order(NODES[:3])
+    job.wait_rescaled(generation)
+    job.wait_step(5)
+    pids = set(job.pids)
+    job.kill("c")
+    job.wait_rescaled(generation + 1)
+    assert set(job.pids) < pids
+    finish(job, config)
+    assert_as_undisturbed(config)
+    assert_exactly_once(job, config)
+
+
 def test_a_suspended_job_resumes_from_its_checkpoint(start: StartJob, tmp_path: Path) -> None:
     config = Config(str(tmp_path), optimizer="adam", schedule=True, step_s=0.02)
     job = start(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -157,7 +158,8 @@ def test_a_second_backward_is_refused(pair: Pair) -> None:
 def test_a_closure_is_refused(pair: Pair) -> None:
     model, optimizer = pair
     job = mt.attach(model, optimizer, global_batch=5)
-    next(job.batches(data(), epochs=1))
+    batches = job.batches(data(), epochs=1)
+    next(batches)
     with pytest.raises(TrainError, match="closure"):
         optimizer.step(lambda: torch.zeros(1))
 
@@ -165,7 +167,8 @@ def test_a_closure_is_refused(pair: Pair) -> None:
 def test_sparse_gradients_are_refused() -> None:
     model = nn.Embedding(5, 2, sparse=True)
     job = mt.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), global_batch=5)
-    next(job.batches(data(), epochs=1))
+    batches = job.batches(data(), epochs=1)
+    next(batches)
     with pytest.raises(TrainError, match="sparse=False"):
         model(torch.tensor([1])).sum().backward()
 
@@ -178,7 +181,8 @@ def test_there_is_one_training_loop(pair: Pair) -> None:
 
 def test_a_data_set_of_unknown_size_is_refused(pair: Pair) -> None:
     class Stream(IterableDataset[int]):
-        pass
+        def __iter__(self) -> Iterator[int]:
+            yield 1
 
     job = mt.attach(*pair, global_batch=5)
     with pytest.raises(TypeError, match="known size"):

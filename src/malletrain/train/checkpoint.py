@@ -14,8 +14,9 @@ import pickle
 import re
 import shutil
 import threading
+import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,7 @@ class Checkpoints:
 
     def marks(self) -> list[Mark]:
         """Return what is there, the newest first."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found = [_NAME.match(entry.name) for entry in self._directory.iterdir()]
             return sorted((Mark(int(m[1]), int(m[2])) for m in found if m), reverse=True)
         return []
@@ -204,7 +205,16 @@ def _tensors_by_name(snapshot: Snapshot) -> dict[str, Any]:
 
 def _write_tensors(tensors: dict[str, Any], path: Path) -> None:
     writer = FileSystemWriter(path, sync_files=True)
-    save(tensors, storage_writer=writer, no_dist=True)
+    with _single_process():
+        save(tensors, storage_writer=writer, no_dist=True)
+
+
+@contextlib.contextmanager
+def _single_process() -> Iterator[None]:
+    """Not be warned that one process saves: all hold the same state."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _write_manifest(path: Path) -> None:
@@ -241,7 +251,8 @@ def _read(path: Path) -> Snapshot:
         for name, entry in described.items()
         if isinstance(entry, TensorStorageMetadata)
     }
-    load(tensors, storage_reader=reader, no_dist=True)
+    with _single_process():
+        load(tensors, storage_reader=reader, no_dist=True)
     header = tensors[_HEADER_KEY].numpy().tobytes()
     return Snapshot(header, tuple(tensors[name] for name in names_of(header)))
 

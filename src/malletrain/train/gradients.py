@@ -78,6 +78,7 @@ class Reducer:
         self._weight = 1.0
         self._is_open = False
         self._is_last_part = False
+        self._is_only_part = False
         self._is_in_backward = False
         self._next_bucket = 0
         self._pending: list[Any] = []
@@ -104,9 +105,10 @@ class Reducer:
         for bucket in self._buckets:
             bucket.missing = len(bucket.slots)
 
-    def begin_part(self, weight: float, *, is_last: bool) -> None:
+    def begin_part(self, weight: float, *, is_first: bool = True, is_last: bool = True) -> None:
         """Open the next micro-batch, whose gradients count with this weight."""
         self._weight = weight
+        self._is_only_part = is_first and is_last
         self._is_last_part = is_last
         self._is_open = True
         self._is_in_backward = False
@@ -173,7 +175,8 @@ class Reducer:
     @property
     def _is_plain(self) -> bool:
         """One worker with its batch in one piece: the gradient is right as it is."""
-        return self._group is not None and self._group.workers == 1 and self._weight == 1.0
+        is_alone = self._group is not None and self._group.workers == 1
+        return is_alone and self._is_only_part and self._weight == 1.0
 
     def _add(self, slot: int, gradient: Tensor) -> None:
         if self._used[slot]:

@@ -28,7 +28,6 @@ from malletrain.live.wire import (
 from malletrain.train.group import Group, Rendezvous
 from malletrain.train.store import Answers, ChannelStore
 
-
 #: Rendezvous key that says the leaving members have saved the state.
 _HANDOVER_KEY = "handover"
 
@@ -37,11 +36,9 @@ _HANDOVER_KEY = "handover"
 class NextGroup:
     """A generation that was announced."""
 
-    generation: int
-    members: tuple[str, ...]
+    #: What announced it.
+    announced: PrepareGroup
     is_member: bool
-    #: Its whole reason is that the present group is dead, or there is none.
-    is_immediate: bool
     #: To switch is allowed: all targets are connected, or there is nobody to agree with.
     may_switch: bool
     #: No present member is among its members: the state goes over through a checkpoint.
@@ -50,6 +47,19 @@ class NextGroup:
     is_saver: bool
     group: Group | None = None
     store: ChannelStore | None = field(default=None, repr=False)
+
+    @property
+    def generation(self) -> int:
+        return self.announced.generation
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self.announced.members
+
+    @property
+    def is_immediate(self) -> bool:
+        """Its whole reason is that the present group is dead, or there is none."""
+        return self.announced.is_immediate
 
     @property
     def is_ready(self) -> bool:
@@ -105,10 +115,8 @@ class Membership:
             rank = _rank(self._worker_id, message.members)
             is_handover = not message.is_immediate and not self._stays_one(message.members)
             self._next = NextGroup(
-                generation=message.generation,
-                members=message.members,
+                announced=message,
                 is_member=rank is not None,
-                is_immediate=message.is_immediate,
                 may_switch=message.is_immediate,
                 is_handover=is_handover and bool(message.members),
                 # Present members come first in `to`.
@@ -221,8 +229,18 @@ class Membership:
         with self._changed:
             return self._next is not None and self._next.is_immediate
 
+    @property
+    def announced(self) -> PrepareGroup | None:
+        """What announced the next generation, if one was."""
+        with self._changed:
+            return self._next.announced if self._next else None
+
     def lose(self) -> None:
-        """Give the present group up, so that the others notice, too."""
+        """Give the present group up, so that the others notice, too.
+
+        Raises:
+            CannotAbortError: it does not go.
+        """
         self.release_left()
         with self._changed:
             group, self._group = self._group, None

@@ -29,6 +29,7 @@ from malletrain.train.group import Group
 from malletrain.train.link import AgentLink, Environment
 from malletrain.train.membership import Membership
 from malletrain.train.progress import Meter
+from malletrain.train.revival import FormerLife, recall
 from malletrain.train.state import Stateful, TrainingState
 from malletrain.train.stepping import (
     LrScaling,
@@ -148,6 +149,7 @@ class _Worker:
         on_leave: Callable[[], None] | None,
     ) -> None:
         self.worker_id, self.job_id = environment.worker_id, environment.job_id
+        self.former_life = recall(os.environ)
         faulthandler.register(STACK_SIGNAL, all_threads=True)
         self._term_at_s: float | None = None
         if threading.current_thread() is threading.main_thread():
@@ -336,7 +338,10 @@ class Session:
         plan = None
         try:
             if self._worker:
-                yield from self._warm_up(course, fetcher, self._worker)
+                if self._worker.former_life:
+                    self._go_on(self._worker, self._worker.former_life)
+                else:
+                    yield from self._warm_up(course, fetcher, self._worker)
                 self._worker.transition.await_next(course.epoch_samples)
                 self._switched()
             while not course.is_over(self._state.position):
@@ -352,6 +357,13 @@ class Session:
                 self._state.position = plan.position.after(plan.batch_samples, fetcher.samples)
             self._finish(is_complete=is_complete)
 
+    def _go_on(self, worker: _Worker, former: FormerLife) -> None:
+        """Take up where this process was before it executed its script anew."""
+        self._state.restore(former.snapshot)
+        self._state.generation = former.generation
+        if former.announced:
+            worker.membership.receive(former.announced)
+
     def _warm_up(self, course: Course, fetcher: Fetcher, worker: _Worker) -> Iterator[Any]:
         """Train a few steps whose effect is undone: what is slow at first is over then."""
         before = self._state.snapshot()
@@ -360,7 +372,7 @@ class Session:
             self._optimizer.begin(1)
             self._optimizer.ask()
             self._reducer.begin_step(self._alone, 0, 1.0, (0.0, 0.0))
-            self._reducer.begin_part(1.0, is_last=True)
+            self._reducer.begin_part(1.0)
             yield fetcher.fetch(Position(), 0, indices)
             self._reducer.finish()
         self._reported = (0.0, 0.0)
@@ -381,7 +393,7 @@ class Session:
         self._reported = (0.0, 0.0)
         if not plan.parts:
             self._optimizer.ask()
-            self._reducer.begin_part(0.0, is_last=True)
+            self._reducer.begin_part(0.0)
 
     def _record(self, plan: Plan, worker: _Worker, group: Group) -> None:
         if worker.recorder:
@@ -405,7 +417,7 @@ class Session:
                 self._optimizer.ask()
             else:
                 self._optimizer.shut()
-            self._reducer.begin_part(weight, is_last=part == last)
+            self._reducer.begin_part(weight, is_first=part == 0, is_last=part == last)
             seed_all(mix(self._options.seed, plan.position.step, part, rank))
             yield batch
 
@@ -442,7 +454,7 @@ class Session:
         self._rejoin(course, self._worker)
 
     def _rejoin(self, course: Course, worker: _Worker) -> None:
-        worker.membership.lose()
+        worker.transition.lose()
         worker.transition.await_next(course.epoch_samples)
         self._switched()
 

@@ -11,9 +11,10 @@ from typing import Protocol
 from malletrain.live.wire import Switched
 from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
-from malletrain.train.group import Group, GroupLostError
+from malletrain.train.group import CannotAbortError, Group, GroupLostError
 from malletrain.train.link import AgentLink
 from malletrain.train.membership import Membership, NextGroup
+from malletrain.train.revival import revive
 from malletrain.train.state import TrainingState
 
 
@@ -49,6 +50,14 @@ class Transition:
         #: The start of the time without progress.
         self.progress_at_s = time.perf_counter()
 
+    def lose(self) -> None:
+        """Give the present group up; where it does not go, in a new process image."""
+        try:
+            self._membership.lose()
+        except CannotAbortError as error:
+            self._note(f"starting over in a new process image: {error}")
+            revive(self._state, self._membership.announced)
+
     def await_next(self, epoch_samples: int) -> None:
         """Wait for the next generation, and train in it from here on."""
         self._link.is_waiting = True
@@ -70,7 +79,7 @@ class Transition:
                 self._join(target, target.group)
                 break
             except GroupLostError:
-                self._membership.lose()
+                self.lose()
                 target = self._membership.await_next()
         self._state.generation = target.generation
         self._link.is_waiting = False
