@@ -44,9 +44,11 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
     settle_s: float = 0.02
     #: Reports of progress alone lead to a decision at most this often.
     progress_decide_s: float = 1.0
-    #: A node whose agent's connection broke is lost after this long. A living agent calls again
-    #: within a fraction of a second, and until then its jobs' other workers stand still.
+    #: A node is lost this long after its agent fell silent (its connection's ping unanswered).
     agent_away_limit_s: float = 5.0
+    #: A node is lost this long after its agent's side closed the connection, as its kernel does
+    #: when the agent dies. Until then its jobs' other workers stand still.
+    agent_closed_limit_s: float = 1.0
     #: Agents are pinged this often, and given as long to answer.
     ping_every_s: float = 10.0
     #: After a restart, agents have this long to come back with their workers.

@@ -21,7 +21,7 @@ from malletrain.live.wire import (
     WorkerStart,
 )
 from tests.leftovers import no_process_left
-from tests.live.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp
+from tests.live.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp, NodeGone
 
 
 class BatchContract:
@@ -34,6 +34,10 @@ class BatchContract:
         """Return an adapter; a second one of the same folder is a restarted controller's."""
         raise NotImplementedError
 
+    def kill(self, folder: Path, node_id: str) -> None:
+        """Have the node die at once, as hardware does: the batch system is not asked."""
+        raise NotImplementedError
+
     @pytest.fixture(autouse=True)
     def nothing_is_left(self) -> Iterator[None]:
         with no_process_left():
@@ -44,7 +48,7 @@ class BatchContract:
         """Give an adapter that serves this controller; all its nodes are gone at the end."""
         (folder / "token").write_text(TOKEN)
         batch = self.make(folder)
-        await batch.start(controller.url, folder / "token")
+        await batch.start(controller.url, folder / "token", controller.node_gone)
         try:
             yield batch
         finally:
@@ -92,6 +96,34 @@ class BatchContract:
             await batch.remove_node(node_id, is_abrupt=True)
             await controller.hears(HungUp)
             assert not [m for m in controller.heard if isinstance(m, AgentLeaving)]
+
+    async def test_the_death_of_a_node_is_told_though_nobody_asked(self, tmp_path: Path) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            node_id = await busy_node(batch, controller, tmp_path, "ignore-sigterm")
+            staying = await busy_node(batch, controller, tmp_path, "train")
+            self.kill(tmp_path, node_id)
+            assert (await controller.hears(NodeGone)).node_id == node_id
+            # It has been heard amid requests and answers.
+            await batch.remove_node(staying, is_abrupt=True)
+            assert (await controller.hears(NodeGone)).node_id == staying
+
+    async def test_a_node_that_left_is_told_of_too(self, tmp_path: Path) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            await batch.add_nodes(1)
+            hello = await controller.hears(AgentHello)
+            await batch.remove_node(hello.node.id, is_abrupt=False)
+            assert (await controller.hears(NodeGone)).node_id == hello.node.id
+
+    async def test_what_died_without_a_controller_the_next_one_is_told(
+        self, tmp_path: Path
+    ) -> None:
+        async with FakeController() as controller, self.started(tmp_path, controller) as batch:
+            node_id = await busy_node(batch, controller, tmp_path, "train")
+            await batch.detach()
+            self.kill(tmp_path, node_id)
+            await controller.hears(HungUp)
+            async with self.started(tmp_path, controller):
+                assert (await controller.hears(NodeGone)).node_id == node_id
 
     async def test_a_node_that_is_not_there_cannot_be_removed(self, tmp_path: Path) -> None:
         async with FakeController() as controller, self.started(tmp_path, controller) as batch:

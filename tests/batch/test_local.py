@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,11 @@ class TestLocal(BatchContract):
             folder, **({"max_nodes": 3, "grace_s": self.grace_s, "preload": ()} | options)
         )
 
+    def kill(self, folder: Path, node_id: str) -> None:
+        for agent in host_process(folder).children():
+            if node_id in agent.cmdline():
+                os.killpg(agent.pid, signal.SIGKILL)
+
     async def test_all_nodes_die_with_the_host(self, tmp_path: Path) -> None:
         async with FakeController() as controller, self.started(tmp_path, controller) as batch:
             await busy_node(batch, controller, tmp_path, "ignore-sigterm")
@@ -62,7 +69,7 @@ class TestLocal(BatchContract):
         (tmp_path / "token").write_text(TOKEN)
         async with FakeController() as controller:
             batch = self.make(tmp_path, agent_options=("--hang-limit-s", "0.5"))
-            await batch.start(controller.url, tmp_path / "token")
+            await batch.start(controller.url, tmp_path / "token", controller.node_gone)
             await start_worker(batch, controller, tmp_path, "stuck")
             assert "hung" in (await controller.hears(WorkerExited)).reason
             await batch.stop()
@@ -71,7 +78,7 @@ class TestLocal(BatchContract):
         (tmp_path / "token").write_text(TOKEN)
         async with FakeController() as controller:
             batch = self.make(tmp_path, away_limit_s=0.3)
-            await batch.start(controller.url, tmp_path / "token")
+            await batch.start(controller.url, tmp_path / "token", controller.node_gone)
             await busy_node(batch, controller, tmp_path, "train")
             host = host_process(tmp_path)
             below = [process.pid for process in host.children(recursive=True)]
@@ -124,7 +131,7 @@ class TestLocal(BatchContract):
         async with FakeController() as controller:
             batch = self.make(tmp_path, **options)
             assert batch.max_nodes == 2
-            await batch.start(controller.url, tmp_path / "token")
+            await batch.start(controller.url, tmp_path / "token", controller.node_gone)
             hellos = [await controller.hears(AgentHello) for _ in range(2)]
             assert {(h.node.id, h.node.group) for h in hellos} == {("a1", "a"), ("b1", "b")}
             assert (await controller.hears(HungUp)).node_id == "a1"
@@ -145,7 +152,7 @@ class TestLocal(BatchContract):
         (tmp_path / "local" / "host.lock").mkdir(parents=True)
         batch = self.make(tmp_path)
         with pytest.raises(BatchError, match=r"host\.log"):
-            await batch.start("http://127.0.0.1:1", tmp_path / "token")
+            await batch.start("http://127.0.0.1:1", tmp_path / "token", FakeController().node_gone)
         assert "host: [Errno 21] Is a directory" in (tmp_path / "local" / "host.log").read_text()
 
     def test_it_is_a_batch_system(self, tmp_path: Path) -> None:

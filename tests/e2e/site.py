@@ -37,11 +37,11 @@ first_backoff_s = 0.5
 class Site:
     """Start, disturb and watch it; `tests.leftovers` makes sure that it is gone afterwards."""
 
-    def __init__(self, directory: Path, nodes: int) -> None:
+    def __init__(self, directory: Path, nodes: int, settings: str = SETTINGS) -> None:
         self.state_dir = StateDir(directory / "state")
         self.audit_dir = directory / "audit"
         self._config = directory / "site.toml"
-        self._config.write_text(SETTINGS)
+        self._config.write_text(settings)
         self._nodes = nodes
         self.up()
 

@@ -29,6 +29,13 @@ class HungUp:
     node_id: str
 
 
+@dataclass(frozen=True)
+class NodeGone:
+    """The batch system said that nothing of the node runs any more."""
+
+    node_id: str
+
+
 TOKEN = "a-test-token"
 #: The script of workers that need no PyTorch.
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
@@ -39,7 +46,7 @@ class FakeController:
     """Welcomes agents, keeps what they say, and sends what the test wants."""
 
     def __init__(self, stop_worker_ids: tuple[str, ...] = ()) -> None:
-        self.heard: list[Message | HungUp] = []
+        self.heard: list[Message | HungUp | NodeGone] = []
         self.tokens: list[str | None] = []
         self.connections: dict[str, ServerConnection] = {}
         self.welcome = Welcome(
@@ -48,6 +55,7 @@ class FakeController:
         self.port = 0
         self._server: Any = None
         self._news = asyncio.Condition()
+        self._telling: list[asyncio.Task[None]] = []
 
     @property
     def url(self) -> str:
@@ -102,7 +110,11 @@ class FakeController:
             pass
         await self._hear(HungUp(node_id))
 
-    async def _hear(self, message: Message | HungUp) -> None:
+    def node_gone(self, node_id: str, _reason: str) -> None:
+        """Hear what a batch system says (see `batch.base.OnLost`)."""
+        self._telling.append(asyncio.create_task(self._hear(NodeGone(node_id))))
+
+    async def _hear(self, message: Message | HungUp | NodeGone) -> None:
         async with self._news:
             self.heard.append(message)
             self._news.notify_all()

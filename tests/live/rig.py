@@ -13,6 +13,7 @@ import httpx
 from msgspec.structs import replace
 
 from malletrain.allocate.exact import ExactAllocator
+from malletrain.batch.base import OnLost
 from malletrain.config import Config, LiveSettings
 from malletrain.core.apply import check
 from malletrain.core.model import Cluster, Job, Node
@@ -31,6 +32,7 @@ LIVE = LiveSettings(
     settle_s=0.001,
     progress_decide_s=0.05,
     agent_away_limit_s=0.3,
+    agent_closed_limit_s=0.3,
     reattach_s=0.5,
     journal_retry_s=0.02,
     shutdown_limit_s=5.0,
@@ -43,7 +45,7 @@ class FakeBatch:
     max_nodes: int | None = 8
     asked: list[Any] = field(default_factory=list)
 
-    async def start(self, controller_url: str, token_file: Path) -> None: ...
+    async def start(self, controller_url: str, token_file: Path, on_lost: OnLost) -> None: ...
 
     async def add_nodes(self, count: int) -> None:
         if self.max_nodes is not None and count > self.max_nodes:

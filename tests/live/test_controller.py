@@ -15,6 +15,7 @@ from malletrain.core.events import (
     AnyEvent,
     DecisionTaken,
     JobFinished,
+    NodesLost,
     ProgressReported,
     RescaleDone,
     RescaleFailed,
@@ -99,7 +100,7 @@ def test_a_burst_of_leaves_is_one_event(tmp_path: Path) -> None:
 
 def test_a_dropped_connection_is_no_lost_node(tmp_path: Path) -> None:
     async def story() -> None:
-        live = replace(LIVE, agent_away_limit_s=10.0)
+        live = replace(LIVE, agent_closed_limit_s=10.0)
         async with running(tmp_path, live=live) as rig, rig.agent("n1") as agent:
             job_id = await rig.submit()
             await training(rig, job_id, "n1")
@@ -135,6 +136,34 @@ def test_an_agent_that_stays_away_is_lost_with_its_node(tmp_path: Path) -> None:
     run(story())
 
 
+def test_an_agent_that_closed_its_connection_is_waited_for_more_briefly(tmp_path: Path) -> None:
+    async def story() -> None:
+        live = replace(LIVE, agent_closed_limit_s=0.1, agent_away_limit_s=600.0)
+        async with running(tmp_path, live=live) as rig, rig.agent("n1") as agent:
+            await rig.until(lambda cluster: "n1" in cluster.nodes)
+            await agent.hang_up()
+            await rig.until(lambda cluster: not cluster.nodes)
+
+    run(story())
+
+
+def test_an_agent_that_falls_silent_is_waited_for_longer(tmp_path: Path) -> None:
+    async def story() -> None:
+        live = replace(LIVE, ping_every_s=0.1, agent_closed_limit_s=600.0, agent_away_limit_s=0.1)
+        async with running(tmp_path, live=live) as rig, rig.agent("n1") as agent:
+            await rig.until(lambda cluster: "n1" in cluster.nodes)
+            assert agent.connection is not None
+            # Alive, but nothing gets through: it closes nothing and answers nothing.
+            agent.connection.transport.pause_reading()
+            await rig.until(lambda cluster: not cluster.nodes)
+            (lost,) = events_of(rig, NodesLost)
+            assert isinstance(lost, NodesLost)
+            assert lost.reason == "its agent was away for 0.1 s"
+            agent.connection.transport.resume_reading()
+
+    run(story())
+
+
 def test_a_restarted_agent_of_a_node_is_another_node(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as rig, rig.agent("n1") as agent:
@@ -150,7 +179,7 @@ def test_a_restarted_agent_of_a_node_is_another_node(tmp_path: Path) -> None:
 
 def test_the_batch_system_may_know_of_a_death_first(tmp_path: Path) -> None:
     async def story() -> None:
-        live = replace(LIVE, agent_away_limit_s=60.0)
+        live = replace(LIVE, agent_away_limit_s=60.0, agent_closed_limit_s=60.0)
         async with running(tmp_path, live=live) as rig, rig.agent("n1"), rig.agent("n2"):
             job_id = await rig.submit()
             await training(rig, job_id, "n1", "n2")

@@ -9,22 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from malletrain.batch import trace
+from malletrain.batch.base import OnLost
 from malletrain.batch.local_host import (
-    MAX_MESSAGE_BYTES,
     AddNodes,
     Attach,
-    Done,
+    Refused,
     RemoveNode,
-    Reply,
     Request,
     Shutdown,
     read_host_file,
 )
-from malletrain.errors import BatchError, WireError
-from malletrain.frames import frame, read_frame
+from malletrain.batch.local_link import HostLink
+from malletrain.errors import BatchError
 
 #: What a training script imports, as far as it is installed.
 PRELOAD = ("numpy", "torch", "torch._dynamo", "torch.distributed", "malletrain.train")
@@ -59,19 +56,18 @@ class LocalBatch:
         if trace_path:
             self._command += ["--trace", str(trace_path.absolute()), "--speed", str(speed)]
         self._agent_options = ["--", *agent_options] if agent_options else []
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._asking = asyncio.Lock()
+        self._link: HostLink | None = None
         self._host_pid = 0
 
     @property
     def max_nodes(self) -> int:
         return self._max_nodes
 
-    async def start(self, controller_url: str, token_file: Path) -> None:
-        self._streams = await self._connect()
-        if self._streams is None:
+    async def start(self, controller_url: str, token_file: Path, on_lost: OnLost) -> None:
+        self._link = await self._connect(on_lost)
+        if self._link is None:
             await self._start_host()
-            self._streams = await self._connect()
+            self._link = await self._connect(on_lost)
         try:
             await self._ask(_attach(controller_url, token_file))
         except BatchError:
@@ -85,15 +81,12 @@ class LocalBatch:
         await self._ask(RemoveNode(node_id, is_abrupt))
 
     async def detach(self) -> None:
-        if self._streams:
-            writer = self._streams[1]
-            self._streams = None
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        if self._link:
+            link, self._link = self._link, None
+            await link.close()
 
     async def stop(self) -> None:
-        if self._streams is None:
+        if self._link is None:
             return
         with contextlib.suppress(BatchError):
             await self._ask(Shutdown())
@@ -101,33 +94,25 @@ class LocalBatch:
         await self.detach()
 
     async def _ask(self, request: Request) -> None:
-        async with self._asking:
-            reply = await self._exchange(request)
-        if not isinstance(reply, Done):
+        reply = await self._link.ask(request) if self._link else None
+        if reply is None:
+            raise BatchError(
+                f"the process that keeps the local nodes has ended, and they with it: its log "
+                f"{self._log} says why; restart the controller",
+                is_transient=False,
+            )
+        if isinstance(reply, Refused):
             raise BatchError(reply.reason, is_transient=reply.is_transient)
         self._host_pid = reply.pid
 
-    async def _exchange(self, request: Request) -> Reply:
-        if self._streams:
-            reader, writer = self._streams
-            writer.write(frame(msgspec.msgpack.encode(request)))
-            with contextlib.suppress(WireError, msgspec.DecodeError):
-                if data := await read_frame(reader, MAX_MESSAGE_BYTES):
-                    return msgspec.msgpack.decode(data, type=Reply)
-        raise BatchError(
-            f"the process that keeps the local nodes has ended, and they with it: its log "
-            f"{self._log} says why; restart the controller",
-            is_transient=False,
-        )
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _connect(self, on_lost: OnLost) -> HostLink | None:
+        """Return None where there is no host, or it was killed."""
         host = read_host_file(self._host_dir)
         if host is None:
             return None
-        try:
-            return await asyncio.open_unix_connection(host.socket_path)
-        except OSError:
-            return None  # it was killed
+        return await HostLink.open(
+            host.socket_path, lambda node_id: on_lost(node_id, "nothing of it runs any more")
+        )
 
     async def _start_host(self) -> None:
         self._host_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -56,6 +56,8 @@ class Shutdown(Struct, frozen=True, tag=True):
 
 
 class Done(Struct, frozen=True, tag=True):
+    """The answer to a request; answers come in the order of the requests."""
+
     #: Of this process.
     pid: int
 
@@ -65,8 +67,15 @@ class Refused(Struct, frozen=True, tag=True):
     is_transient: bool = False
 
 
+class NodeGone(Struct, frozen=True, tag=True):
+    """Told to attached controllers unasked: nothing of the node runs any more."""
+
+    node_id: str
+
+
 Request = Attach | AddNodes | RemoveNode | Shutdown
 Reply = Done | Refused
+FromHost = Reply | NodeGone
 
 _decode = msgspec.msgpack.Decoder[Request](Request).decode
 
@@ -112,7 +121,9 @@ class Host:
         self._trace_path = trace_path
         self._speed = speed
         self._token_file = ""
-        self._controllers = 0
+        self._controllers: set[asyncio.StreamWriter] = set()
+        #: Nodes that were lost while no controller was there.
+        self._untold: list[str] = []
         self._malformed = 0
         self._away: asyncio.TimerHandle | None = None
         self._numbers = count(1)
@@ -121,7 +132,7 @@ class Host:
 
     async def run(self, socket_path: Path, on_ready: Callable[[], None]) -> None:
         """Serve until told to end; when this returns, everything else has ended."""
-        self._machine.open(self._host_dir / "zygote.log")
+        self._machine.open(self._host_dir / "zygote.log", self._cleared)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._over.set)
         server = await asyncio.start_unix_server(self._serve, socket_path)
         self._watch_controllers()
@@ -136,24 +147,35 @@ class Host:
     # -- requests ---------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        is_controller = False
         try:
             while data := await read_frame(reader, MAX_MESSAGE_BYTES):
                 request = _decode(data)
-                if isinstance(request, Attach) and not is_controller:
-                    is_controller = True
-                    self._controllers += 1
-                    self._watch_controllers()
-                writer.write(frame(msgspec.msgpack.encode(self._answer(request))))
+                _say(writer, self._answer(request))
+                if isinstance(request, Attach):
+                    self._welcome(writer)
         except (WireError, msgspec.DecodeError) as error:
             self._malformed += 1
             _logger.warning("closed a connection (no. %d): %s", self._malformed, error)
         except asyncio.CancelledError:
             pass  # this process ends; before Python 3.12 this would be reported as an error
         finally:
-            self._controllers -= is_controller
+            self._controllers.discard(writer)
             self._watch_controllers()
             writer.close()
+
+    def _welcome(self, controller: asyncio.StreamWriter) -> None:
+        self._controllers.add(controller)
+        self._watch_controllers()
+        untold, self._untold = self._untold, []
+        for node_id in untold:
+            if node_id not in self._machine:
+                _say(controller, NodeGone(node_id))
+
+    def _cleared(self, node_id: str) -> None:
+        for controller in self._controllers:
+            _say(controller, NodeGone(node_id))
+        if not self._controllers:
+            self._untold.append(node_id)
 
     def _answer(self, request: Request) -> Reply:
         try:
@@ -235,7 +257,7 @@ class Host:
         if self._away:
             self._away.cancel()
             self._away = None
-        if self._controllers == 0:
+        if not self._controllers:
             self._away = asyncio.get_running_loop().call_later(self._away_limit_s, self._give_up)
 
     def _give_up(self) -> None:
@@ -251,6 +273,10 @@ class Host:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             _logger.error("a node's course was broken off", exc_info=error)
+
+
+def _say(peer: asyncio.StreamWriter, message: FromHost) -> None:
+    peer.write(frame(msgspec.msgpack.encode(message)))
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -44,6 +44,7 @@ class Machine:
         self._agent_options = (*agent_options, "--grace-s", str(grace_s))
         self._preload = tuple(preload)
         self._grace_s = grace_s
+        self._on_cleared: Callable[[str], None] | None = None
         self._log_path = run_dir / "zygote.log"
         self._listener = socket.socket(socket.AF_UNIX)
         self._zygote_pid = 0
@@ -63,9 +64,10 @@ class Machine:
         if node := self._nodes.get(node_id):
             await node.cleared.wait()
 
-    def open(self, log_path: Path) -> None:
-        """Start the zygote; it logs to this file."""
+    def open(self, log_path: Path, on_cleared: Callable[[str], None]) -> None:
+        """Start the zygote, which logs to this file; call back for each node that is no more."""
         self._log_path = log_path
+        self._on_cleared = on_cleared
         processes.adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
         self._listener.bind(str(self._zygote_socket))
@@ -139,6 +141,9 @@ class Machine:
         await self._clear(node.pid)
         shutil.rmtree(node.run_dir, ignore_errors=True)
         del self._nodes[node_id]
+        # Before anybody can start another node of this name.
+        assert self._on_cleared is not None
+        self._on_cleared(node_id)
         node.cleared.set()
 
     async def _clear(self, group: int) -> None:

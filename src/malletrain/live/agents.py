@@ -1,8 +1,8 @@
 """The agents that have called: one link a node, which outlives its connections.
 
-A broken connection is no lost node: the agent has some time to call again, and finds what was
-meant for it in its outbox. It is lost at once where it was leaving anyway, where another agent
-speaks for its node, and where the batch system says so.
+A broken connection is no lost node: the agent has some time to call again. What was on its way to
+it may be lost: the listener says again what matters. The node is lost at once where it was leaving
+anyway, where another agent speaks for it, and where the batch system says so.
 """
 
 from __future__ import annotations
@@ -225,8 +225,13 @@ class Agents:
         link.connection = None
         if link.is_leaving:
             self.lose(link.node.id, "it left")
-        else:
+        elif connection.was_silent:
             self._expect_call(link, self._settings.agent_away_limit_s)
+        else:
+            # Its end closed the connection: mostly the kernel, for a process that died. An agent
+            # that lives can reach us, and calls again within a fraction of a second. Silence, on
+            # the other hand, may be a network that is down for a while, with workers that train.
+            self._expect_call(link, self._settings.agent_closed_limit_s)
 
     def _expect_call(self, link: _Link, limit_s: float) -> None:
         node_id = link.node.id
@@ -253,7 +258,7 @@ async def _pump(link: _Link, connection: Connection, welcome: Welcome) -> None:
         while True:
             link.has_mail.clear()
             while link.outbox:
-                # Taken out first: a message that is sent twice would be worse than one lost.
+                # Taken out first: whether it arrived nobody knows if the connection breaks now.
                 await connection.send(encode(link.outbox.popleft()))
             await link.has_mail.wait()
 

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from malletrain.errors import (
     BatchError,
@@ -44,6 +45,8 @@ MAX_BODY_BYTES = 1024 * 1024
 #: A WebSocket close reason has 123 bytes at most.
 _MAX_REASON_BYTES = 120
 _POLICY_VIOLATION = 1008
+#: What either side says that closes a connection for want of an answer to its ping.
+_PING_TIMEOUT = 1011
 
 _T = TypeVar("_T")
 _Handler = Callable[[Request], Awaitable[Response]]
@@ -198,10 +201,16 @@ class _AgentSocket:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
+        self._was_silent = False
+
+    @property
+    def was_silent(self) -> bool:
+        return self._was_silent
 
     async def receive(self) -> bytes | None:
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
+            self._was_silent = message.get("code") == _PING_TIMEOUT
             return None
         data: bytes | None = message.get("bytes")
         if data is None:
@@ -301,6 +310,18 @@ def bind(host: str, port: int) -> socket.socket:
 _BACKLOG = 4096
 
 
+class _WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's, which says of an unanswered ping that it is one.
+
+    And says so at once: closing waits until what was written is sent, to a peer that reads nothing
+    for as long as TCP tries.
+    """
+
+    def keepalive_timeout(self) -> None:
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": _PING_TIMEOUT})
+        super().keepalive_timeout()
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn, which leaves signals to whoever runs it."""
 
@@ -308,7 +329,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                ws="websockets-sansio",
+                ws=_WebSocketProtocol,
                 ws_max_size=MAX_MESSAGE_BYTES,
                 ws_ping_interval=ping_every_s,
                 ws_ping_timeout=ping_every_s,

@@ -17,6 +17,11 @@ _T = TypeVar("_T")
 class Connection(Protocol):
     """An agent's connection, whatever carries it."""
 
+    @property
+    def was_silent(self) -> bool:
+        """Whether it ended because the agent's side gave no sign of life any more."""
+        ...
+
     async def receive(self) -> bytes | None:
         """Return the next message; None once the connection is closed.
 
