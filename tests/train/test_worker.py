@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.core.events import JobFinished
-from malletrain.live.wire import STACK_SIGNAL, DumpStacks, Heartbeat, Noted, Saved, encode
+from malletrain.live.wire import STACK_SIGNAL, Heartbeat, Noted, Saved
 from malletrain.testing import LocalJob
 from malletrain.train.link import AGENT_LOST_STATUS
 from tests.leftovers import wait_until
@@ -52,12 +52,8 @@ def test_it_is_heard_from_every_second_and_says_how_far_it_is(job: LocalJob) -> 
     assert beats[-1].step > 0
 
 
-@pytest.mark.parametrize("how", ["message", "signal"])
-def test_its_stacks_are_written_when_asked_for(how: str, job: LocalJob) -> None:
-    if how == "message":
-        job.send("a", encode(DumpStacks()))
-    else:
-        job.kill("a", STACK_SIGNAL)
+def test_its_stacks_are_written_when_asked_for(job: LocalJob) -> None:
+    job.kill("a", STACK_SIGNAL)
     wait_until(lambda: "in train" in job.log("job.1.a.0"), lambda: job.log("job.1.a.0"))
     assert job.pids
 

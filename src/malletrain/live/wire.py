@@ -325,10 +325,6 @@ class Heartbeat(Message, frozen=True):
     is_waiting: bool
 
 
-class DumpStacks(Message, frozen=True):
-    """Write every thread's stack to the log."""
-
-
 FromAgent = (
     AgentHello
     | AgentLeaving
@@ -370,7 +366,7 @@ FromWorker = (
     | StoreGet
     | StoreAdd
 )
-ToWorker = WorkerWelcome | PrepareGroup | Switch | AbortGroup | StoreValue | DumpStacks
+ToWorker = WorkerWelcome | PrepareGroup | Switch | AbortGroup | StoreValue
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import socket
 import struct
@@ -25,7 +24,6 @@ from malletrain.live.wire import (
     SECRET_ENV,
     SOCKET_ENV,
     WORKER_ID_ENV,
-    DumpStacks,
     Heartbeat,
     Message,
     ToWorker,
@@ -140,10 +138,7 @@ class AgentLink:
                 _exit(f"the agent sent nonsense ({error})")
             except OSError as error:
                 _exit(f"the node's agent is gone ({error})")
-            if isinstance(message, DumpStacks):
-                faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-            else:
-                self._on_message(message)
+            self._on_message(message)
 
     def _keep_alive(self) -> None:
         while True:
