@@ -95,6 +95,12 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     speed: float = 1.0
     #: Between SIGTERM and SIGKILL of a node that is taken back.
     grace_s: float = 5.0
+    #: A worker that makes no step for this long, waiting for others left out, is killed as hung.
+    hang_limit_s: float = 120.0
+    #: A worker whose library gives no sign of life for this long (it does every second) as well.
+    heartbeat_limit_s: float = 10.0
+    #: Nodes end themselves, and the training on them, once no controller was there for this long.
+    controller_away_limit_s: float = 600.0
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -145,6 +151,10 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "worker.collective_timeout_s": (1.0, math.inf),
     "local.max_nodes": (1, math.inf),
     "local.speed": (1e-6, math.inf),
+    "local.hang_limit_s": (1.0, math.inf),
+    # Heartbeats come every second.
+    "local.heartbeat_limit_s": (2.0, math.inf),
+    "local.controller_away_limit_s": (1.0, math.inf),
 }
 
 

@@ -14,8 +14,10 @@ import pytest
 from malletrain.batch.base import BatchSystem
 from malletrain.batch.local import LocalBatch
 from malletrain.batch.local_host import read_host_file
+from malletrain.config import LocalSettings
 from malletrain.errors import BatchError, TraceError
 from malletrain.frames import frame
+from malletrain.live.main import local_batch
 from malletrain.live.wire import AgentHello, AgentLeaving, WorkerExited
 from tests.batch.contract import BatchContract, busy_node, start_worker
 from tests.leftovers import is_alive, wait_until
@@ -65,13 +67,14 @@ class TestLocal(BatchContract):
                 assert killed
                 assert not is_there(killed.run_dir)
 
-    async def test_agents_get_the_options_that_the_site_wants(self, tmp_path: Path) -> None:
+    async def test_the_configured_watch_is_kept_over_workers(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(TOKEN)
         async with FakeController() as controller:
-            batch = self.make(tmp_path, agent_options=("--hang-limit-s", "0.5"))
+            batch = local_batch(tmp_path, LocalSettings(hang_limit_s=0.5), preload=())
             await batch.start(controller.url, tmp_path / "token", controller.node_gone)
             await start_worker(batch, controller, tmp_path, "stuck")
-            assert "hung" in (await controller.hears(WorkerExited)).reason
+            exited = await controller.hears(WorkerExited)
+            assert exited.reason == "hung: no step for 0.5 s"
             await batch.stop()
 
     async def test_a_host_without_a_controller_ends(self, tmp_path: Path) -> None:

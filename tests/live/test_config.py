@@ -30,6 +30,8 @@ def test_every_part_can_be_set() -> None:
         interface = "ib0"
         [local]
         max_nodes = 16
+        hang_limit_s = 600
+        heartbeat_limit_s = 30
         """
     )
     assert config.core.objective is ObjectiveKind.FAIR
@@ -39,6 +41,8 @@ def test_every_part_can_be_set() -> None:
     assert config.live.agent_away_limit_s == 3.0
     assert config.worker.interface == "ib0"
     assert config.local.max_nodes == 16
+    assert config.local.hang_limit_s == 600.0
+    assert config.local.heartbeat_limit_s == 30.0
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,11 @@ def test_every_part_can_be_set() -> None:
         ("[core.advisor]\nmin_steps = 1", "core.advisor.min_steps = 1 is out of range: at least 2"),
         ("[core.advisor]\nrelative_precision = 2.0", "out of range: at most 1"),
         ("[live]\nreattach_s = -1", "live.reattach_s = -1 is out of range: at least 0"),
+        (
+            "[local]\nheartbeat_limit_s = 1",
+            "local.heartbeat_limit_s = 1 is out of range: at least 2",
+        ),
+        ("[local]\nhang_limit_s = 0", "local.hang_limit_s = 0 is out of range: at least 1"),
         ("[live]\nreattach_s = nan", "live.reattach_s = nan is out of range"),
         ("[core.quotas]\nada = -1", "core.quotas.ada = -1 is out of range"),
         ("a = ", "not TOML"),

@@ -9,11 +9,12 @@ import os
 import resource
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain.allocate.exact import ExactAllocator
 from malletrain.batch.base import BatchSystem
-from malletrain.batch.local import LocalBatch
+from malletrain.batch.local import PRELOAD, LocalBatch
 from malletrain.config import Config, LocalSettings
 from malletrain.live.api import Api, HttpServer, bind
 from malletrain.live.clock import WallClock
@@ -50,7 +51,7 @@ def run_controller(
 
 async def _serve(state_dir: StateDir, config: Config, port: int) -> None:
     _raise_file_limit()
-    batch = _local_batch(state_dir, config.local)
+    batch = local_batch(state_dir.path, config.local)
     store = SqliteStore(state_dir.journal_path)
     with contextlib.closing(store), contextlib.closing(bind(HOST, port)) as listener:
         controller = Controller(
@@ -116,13 +117,24 @@ class _Process:
             await self._batch.add_nodes(wanted)
 
 
-def _local_batch(state_dir: StateDir, local: LocalSettings) -> LocalBatch:
+def local_batch(
+    state_dir: Path, local: LocalSettings, preload: Sequence[str] = PRELOAD
+) -> LocalBatch:
+    """Make the local batch system as it is configured."""
     return LocalBatch(
-        state_dir.path,
+        state_dir,
         max_nodes=local.max_nodes,
         grace_s=local.grace_s,
         trace_path=Path(local.trace) if local.trace else None,
         speed=local.speed,
+        away_limit_s=local.controller_away_limit_s,
+        preload=preload,
+        agent_options=(
+            "--hang-limit-s",
+            str(local.hang_limit_s),
+            "--heartbeat-limit-s",
+            str(local.heartbeat_limit_s),
+        ),
     )
 
 
