@@ -165,7 +165,8 @@ def test_leaving_nodes_and_quotas_bound_the_pins() -> None:
     state = cluster(20, job("a", owner="ann"), job("b", owner="ann"))
     leaving = {n: msgspec.structs.replace(state.nodes[n], leaving_at_s=1.0) for n in ("n0", "n1")}
     state = msgspec.structs.replace(state, nodes={**state.nodes, **leaving})
-    assert advise(state, INVERSE)["a"].nodes == 18
+    # 18 stay, and one of them is the minimum of b.
+    assert advise(state, INVERSE)["a"].nodes == 17
     settings = msgspec.structs.replace(INVERSE, quotas={"ann": 6})
     assert {j: pin.nodes for j, pin in advise(state, settings).items()} == {"a": 6}
 

@@ -26,9 +26,17 @@ def job(
     work_samples: float | None = None,
     deadline_at_s: float | None = None,
     done_samples: float = 0.0,
+    min_nodes: int = 1,
 ) -> Job:
     spec = JobSpec(
-        "j", "j", 1, 16, "m", weight=weight, work_samples=work_samples, deadline_at_s=deadline_at_s
+        "j",
+        "j",
+        min_nodes,
+        16,
+        "m",
+        weight=weight,
+        work_samples=work_samples,
+        deadline_at_s=deadline_at_s,
     )
     return Job(spec, submitted_at_s=0.0, done_samples=done_samples)
 
@@ -65,15 +73,18 @@ def test_a_slow_model_is_worth_as_much_as_a_fast_one(kind: ObjectiveKind) -> Non
     assert slow == pytest.approx(fast)
 
 
-def test_speedup_is_that_over_one_node() -> None:
+def test_speedup_is_that_over_the_fewest_nodes_which_count_one_each() -> None:
     speedup = utilities(job(), curve(), ObjectiveKind.SPEEDUP, 0.0, 8)
     assert speedup[1] == pytest.approx(1.0)
     assert speedup[8] == pytest.approx(6.0, rel=0.05)
+    from_two = utilities(job(min_nodes=2), curve(), ObjectiveKind.SPEEDUP, 0.0, 8)
+    assert from_two[2] == pytest.approx(2.0)
+    assert from_two[8] < 8
 
 
 def test_fair_gives_the_first_node_to_the_job_that_has_none() -> None:
     fair = utilities(job(), curve(), ObjectiveKind.FAIR, 0.0, 8)
-    assert fair[1] - fair[0] == pytest.approx(math.log(2))
+    assert fair[1] - fair[0] == pytest.approx(1.0)
     assert fair[1] - fair[0] > 2 * (fair[8] - fair[7])
 
 

@@ -313,3 +313,15 @@ def test_the_journal_rebuilds_the_state_through_its_written_form(world: World) -
     encoded = msgspec.json.encode(world.journal)
     journal = msgspec.json.decode(encoded, type=list[AnyEvent])
     assert replay(journal) == world.cluster
+
+
+@pytest.mark.parametrize("kind", [AdvisorKind.INVERSE_ORDER, AdvisorKind.INFORMED])
+def test_measuring_one_job_suspends_no_other(kind: AdvisorKind) -> None:
+    world = World(CoreSettings(advisor=AdvisorSettings(kind=kind)))
+    world.truth = {name: {n: 100 * n**0.8 for n in range(1, 6)} for name in ("one", "two", "three")}
+    world.join("a1", "a2", "a3", "a4", "a5")
+    world.submit(spec("one"), spec("two", least=2), spec("three"))
+    for _ in range(30):
+        world.train(20.0)
+        assert all(job.node_ids for job in world.cluster.jobs.values())
+    assert all(world.cluster.curves[name].observations for name in ("one", "two", "three"))

@@ -29,7 +29,7 @@ def advise(cluster: Cluster, settings: CoreSettings) -> dict[str, Pin]:
     the job reached it (or without reaching it), when there are too few nodes for it, or when the
     job is not to run. Each job has one turn; jobs of one model take theirs one after the other,
     and only as long as something is unknown. At most `max_profiling_jobs` are pinned at once, and
-    all pins together fit on the nodes there are.
+    all pins together leave its minimum to every job that fits.
 
     - Inverse order: a turn starts at the largest scale the job can have and steps down over
       `scales` scales, leaving out those known and those there are too few nodes for.
@@ -101,24 +101,42 @@ def explain(job: Job, cluster: Cluster, settings: CoreSettings) -> str:
 
 
 class _Room:
-    """Nodes that are not pinned away yet, within the quotas of owners."""
+    """Nodes that may be pinned: every job that fits keeps its minimum, and quotas hold.
+
+    So measuring one job shrinks others at most: it suspends none, and lets none wait.
+    """
 
     def __init__(self, cluster: Cluster, settings: CoreSettings) -> None:
-        self._nodes = sum(node.leaving_at_s is None for node in cluster.nodes.values())
         self._quotas = settings.quotas
+        self._nodes = sum(node.leaving_at_s is None for node in cluster.nodes.values())
+        self._minimum: dict[str, int] = {}
+        runnable = [job for job in cluster.jobs.values() if _may_run(job, cluster)]
+        for job in sorted(runnable, key=lambda job: not job.node_ids):
+            if job.spec.min_nodes <= self._nodes:
+                self._minimum[job.spec.id] = job.spec.min_nodes
+                self._nodes -= job.spec.min_nodes
         self._left = self._nodes
         self._left_by_owner = dict(settings.quotas)
+        for job_id, nodes in self._minimum.items():
+            self._take_from_owner(cluster.jobs[job_id], nodes)
 
     def most(self, job: Job) -> int:
         """Return what the job could have if nothing were pinned."""
-        return min(self._nodes, self._quotas.get(job.spec.owner, self._nodes))
+        nodes = self._nodes + self._minimum.get(job.spec.id, 0)
+        return min(nodes, self._quotas.get(job.spec.owner, nodes))
 
     def of(self, job: Job) -> int:
         """Return what the job can have now."""
-        return min(self._left, self._left_by_owner.get(job.spec.owner, self._left))
+        own = self._minimum.get(job.spec.id, 0)
+        left = self._left + own
+        return min(left, self._left_by_owner.get(job.spec.owner, left) + own)
 
     def take(self, job: Job, nodes: int) -> None:
-        self._left -= nodes
+        more = nodes - self._minimum.pop(job.spec.id, 0)
+        self._left -= more
+        self._take_from_owner(job, more)
+
+    def _take_from_owner(self, job: Job, nodes: int) -> None:
         if job.spec.owner in self._left_by_owner:
             self._left_by_owner[job.spec.owner] -= nodes
 

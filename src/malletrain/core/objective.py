@@ -47,24 +47,25 @@ def values(  # noqa: PLR0917 - the symbols of one formula, in its order
 def utilities(job: Job, curve: Curve, kind: ObjectiveKind, now_s: float, max_nodes: int) -> _Floats:
     """Return the utility a second of 0 ... `max_nodes` nodes, shape `(max_nodes + 1,)`.
 
-    With w the job's weight and r the predicted samples/s:
+    With w the job's weight, m its minimum of nodes and r the predicted samples/s:
 
     - SAMPLES: w * r(n).
-    - SPEEDUP: w * r(n) / r(1).
+    - SPEEDUP: w * m * r(n) / r(m). At its minimum every job is worth 1 a node, and no job is ever
+      worth more than that: so none is starved for being slow, or for needing several nodes.
     - DEADLINE: w * (r(n) + (`DEADLINE_FACTOR` - 1) * min(r(n), pace)), pace the samples/s that
       finish the job in time: 0 without a deadline or a known amount of work, infinite once the
       deadline is past. Holding the pace from the start beats a rush for nodes at the end.
-    - FAIR: w * log(1 + r(n) / r(1)): the logarithm of proportional fairness, moved by one so that
-      no nodes are worth 0 rather than minus infinity.
+    - FAIR: w * m * log2(1 + r(n) / r(m)): the logarithm of proportional fairness, moved so that no
+      nodes are worth 0 rather than minus infinity; also 1 a node at the minimum.
     """
     utility = curve.rates(max_nodes)
     if kind is ObjectiveKind.DEADLINE:
         pace = _pace_samples_per_s(job, now_s)
         utility = utility + (DEADLINE_FACTOR - 1) * np.minimum(utility, pace)
     elif kind is not ObjectiveKind.SAMPLES:
-        utility = utility / curve.rates(1)[1]
-        if kind is ObjectiveKind.FAIR:
-            utility = np.log1p(utility)
+        least = job.spec.min_nodes
+        utility = utility / curve.rates(least)[least]
+        utility = least * (np.log2(1.0 + utility) if kind is ObjectiveKind.FAIR else utility)
     return job.spec.weight * utility
 
 

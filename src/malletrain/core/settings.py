@@ -10,7 +10,7 @@ from msgspec import Struct
 class ObjectiveKind(enum.Enum):
     #: Total samples/s, weighted: the papers' objective.
     SAMPLES = "samples"
-    #: Each job's speed-up over one node: no job is starved for being slow.
+    #: Each job's speed-up over its fewest nodes: none is starved for being slow.
     SPEEDUP = "speedup"
     #: Samples, with jobs that would miss their deadline favoured.
     DEADLINE = "deadline"
