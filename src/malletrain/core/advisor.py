@@ -107,7 +107,6 @@ class _Room:
     """
 
     def __init__(self, cluster: Cluster, settings: CoreSettings) -> None:
-        self._quotas = settings.quotas
         self._nodes = sum(node.leaving_at_s is None for node in cluster.nodes.values())
         self._minimum: dict[str, int] = {}
         runnable = [job for job in cluster.jobs.values() if _may_run(job, cluster)]
@@ -119,17 +118,17 @@ class _Room:
         self._left_by_owner = dict(settings.quotas)
         for job_id, nodes in self._minimum.items():
             self._take_from_owner(cluster.jobs[job_id], nodes)
+        self._nodes_by_owner = dict(self._left_by_owner)
 
     def most(self, job: Job) -> int:
         """Return what the job could have if nothing were pinned."""
-        nodes = self._nodes + self._minimum.get(job.spec.id, 0)
-        return min(nodes, self._quotas.get(job.spec.owner, nodes))
+        own = self._minimum.get(job.spec.id, 0)
+        return own + min(self._nodes, self._nodes_by_owner.get(job.spec.owner, self._nodes))
 
     def of(self, job: Job) -> int:
         """Return what the job can have now."""
         own = self._minimum.get(job.spec.id, 0)
-        left = self._left + own
-        return min(left, self._left_by_owner.get(job.spec.owner, left) + own)
+        return own + min(self._left, self._left_by_owner.get(job.spec.owner, self._left))
 
     def take(self, job: Job, nodes: int) -> None:
         more = nodes - self._minimum.pop(job.spec.id, 0)
