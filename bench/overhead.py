@@ -26,9 +26,12 @@ def run() -> Iterator[Result]:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as directory, WarmParent() as parent:
         command = [sys.executable, __file__]
+        paths = {"PYTHONPATH": str(Path(__file__).parent.parent)}
         # As in production, but for checkpoints, whose cost depends on how often one wants them.
         settings = {"checkpoint_every_s": 3600.0}
-        with LocalJob(command, Path(directory), parent, settings=settings) as job:
+        with LocalJob(
+            command, Path(directory), parent, settings=settings, environment=paths
+        ) as job:
             job.wait_rescaled(job.order(["a", "b"]))
             job.wait_ended(timeout_s=300.0)
         turns = _read(Path(directory))

@@ -57,7 +57,10 @@ def _ours() -> dict[str, list[float]]:
     stalls: dict[str, list[float]] = {name: [] for name in LIMITS_MS}
     with tempfile.TemporaryDirectory() as directory, WarmParent() as parent:
         command = [sys.executable, __file__]
-        with LocalJob(command, Path(directory), parent, settings={"report_every_s": 0.1}) as job:
+        paths = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        with LocalJob(
+            command, Path(directory), parent, settings={"report_every_s": 0.1}, environment=paths
+        ) as job:
             job.wait_rescaled(job.order(TWO))
             for _ in range(REPETITIONS):
                 _steady(job)

@@ -168,9 +168,13 @@ class Group:
         if nccl is not None:
             _abort_nccl(nccl)
 
-    def leave(self) -> None:
-        """Give the group up so that peers still read all that was sent to them."""
+    def close(self) -> None:
+        """Say no more; peers still get all that was sent to them."""
         self._shut(socket.SHUT_WR)
+
+    def leave(self) -> None:
+        """Give the group up once its peers have read all that was sent to them."""
+        self.close()
         poll = select.poll()
         waiting = {descriptor for descriptor, _ in self._sockets}
         for descriptor in waiting:

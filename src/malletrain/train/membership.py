@@ -241,26 +241,39 @@ class Membership:
         Raises:
             CannotAbortError: it does not go.
         """
-        self.release_left()
+        self.discard_left()
         with self._changed:
             group, self._group = self._group, None
         if group is not None:
             group.release()
 
-    def release_left(self) -> None:
-        """Close the group before the present one: everyone has come over."""
-        left, self._left = self._left, None
+    def close_left(self) -> None:
+        """Close the group before the present one to its members: everyone has come over."""
+        if self._left is not None:
+            self._left.close()
+
+    @property
+    def has_left(self) -> bool:
+        """There is a group to discard."""
+        return self._left is not None
+
+    def discard_left(self) -> None:
+        """Free the group before the present one, which takes some 10 ms: gloo's threads end."""
+        with self._changed:
+            left, self._left = self._left, None
         if left is not None:
             left.release()
 
     def await_next(self) -> NextGroup:
         """Wait until there is a generation to go to, and make it the present one."""
+        self.discard_left()
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None and self._next.is_ready)
             return self._enter()
 
     def enter(self, generation: int) -> NextGroup | None:
         """Make the agreed generation the present one; None if it was forgotten meanwhile."""
+        self.discard_left()
         with self._changed:
             if self._next is None or self._next.generation != generation:
                 return None
@@ -291,6 +304,7 @@ class Membership:
 
     def end(self) -> None:
         """Take no part in generations any more; peers still get all that was sent to them."""
+        self.discard_left()
         with self._changed:
             self._is_over = True
             self._forget_next()

@@ -512,6 +512,9 @@ class Session:
     def _set_waiting(self, is_waiting: bool) -> None:
         if self._worker:
             self._worker.link.is_waiting = is_waiting
+            if is_waiting and self._worker.membership.has_left:
+                # Now this thread does not need the interpreter, which freeing a group blocks.
+                threading.Thread(target=self._worker.membership.discard_left).start()
 
     # -- the end ----------------------------------------------------------------------------------
 

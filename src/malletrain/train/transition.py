@@ -89,7 +89,7 @@ class Transition:
         """Agree on the newest state and give it to all."""
         own = [self._state.generation, self._state.position.step]
         marks = group.all_gather(own)
-        self._membership.release_left()
+        self._membership.close_left()
         newest = max(marks)
         source = marks.index(newest)
         if newest[0] < 0 and group.rank == source:
