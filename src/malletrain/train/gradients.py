@@ -82,6 +82,8 @@ class Reducer:
         self._is_in_backward = False
         self._next_bucket = 0
         self._pending: list[Any] = []
+        #: Why the group was lost in this step.
+        self._failure = ""
         self._verdict: Verdict | None = None
 
     # -- one step, from the session ---------------------------------------------------------------
@@ -101,6 +103,7 @@ class Reducer:
         self._used = [False] * len(self._parameters)
         self._next_bucket = 0
         self._pending = []
+        self._failure = ""
         self._verdict = None
         for bucket in self._buckets:
             bucket.missing = len(bucket.slots)
@@ -241,14 +244,16 @@ class Reducer:
         finally:
             self._on_wait(False)
         self._pending = []
-        if self._verdict is None:
-            self._verdict = self._settle()
-        elif not self._verdict.is_whole:
+        if self._failure:
             # Something finite for what the user's code does with gradients before its step.
             self._show_gradients(range(len(self._parameters)))
+            self._verdict = Verdict(is_whole=False, reason=self._failure)
+        else:
+            self._verdict = self._settle()
 
     def _lose(self, error: GroupLostError) -> None:
-        self._verdict = self._verdict or Verdict(is_whole=False, reason=str(error))
+        """Let the backward pass run to its end without exchange; it raises nothing there."""
+        self._failure = self._failure or str(error)
         self._pending = []
         self._group = None
 
