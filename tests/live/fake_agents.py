@@ -67,6 +67,7 @@ class FakeAgent:
     welcome: Welcome | None = None
     connection: ClientConnection | None = None
     is_released: bool = False
+    _started: set[str] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> FakeAgent:
@@ -197,6 +198,9 @@ class FakeAgent:
 
     async def _start(self, message: StartWorkers) -> None:
         for slot, start in enumerate(message.workers):
+            if start.worker_id in self._started:
+                continue
+            self._started.add(start.worker_id)
             self.workers[start.worker_id] = FakeWorker(message.job_id, start.gpu or slot)
             if self.dies_with is None:
                 await self.say(WorkerWarm(worker_id=start.worker_id, job_id=message.job_id))
@@ -209,6 +213,8 @@ class FakeAgent:
     async def _prepare(self, message: PrepareGroup) -> None:
         for worker_id in self._mine(message.to):
             worker = self.workers[worker_id]
+            if message.generation <= worker.generation:
+                continue
             worker.prepared = message
             if message.is_immediate:
                 await self._switch(worker_id, message.generation)

@@ -101,6 +101,24 @@ async def agent(folder: Path, controller: FakeController, *options: str) -> Asyn
             await process.wait()
 
 
+async def test_an_order_to_start_that_comes_again_starts_nothing(tmp_path: Path) -> None:
+    async with FakeController() as controller, agent(tmp_path, controller) as node:
+        await controller.hears(AgentHello)
+        order = node.start_fake("w1", "train")
+        await controller.send(order)
+        await controller.hears(Switched)
+        await controller.send(order)
+        await controller.send(StopWorkers(job_id="j", worker_ids=("w1",), grace_s=0))
+        await controller.hears(WorkerExited)
+        # Nor once the worker has ended: its end and the order may have crossed.
+        await controller.send(order)
+        await controller.send(node.start_fake("w2", "end-well"))
+        assert (await controller.hears(WorkerExited)).worker_id == "w2"
+        assert not [m for m in controller.heard if isinstance(m, Switched)]
+        await controller.send(ReleaseNode(reason="enough"))
+        assert await node.ends() == 0
+
+
 async def test_a_worker_is_started_heard_and_reaped(tmp_path: Path) -> None:
     options = ("--group", "cabinet-3", "--gpus", "2", "--node-class", "a100")
     async with FakeController() as controller, agent(tmp_path, controller, *options) as node:

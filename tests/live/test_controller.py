@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from malletrain.allocate.exact import ExactAllocator
@@ -26,14 +27,17 @@ from malletrain.core.settings import CoreSettings, RestartSettings
 from malletrain.errors import JournalWriteError
 from malletrain.live.store import SqliteStore, read_events
 from malletrain.live.wire import (
+    Message,
     PrepareGroup,
     ReleaseNode,
     Saved,
     StartWorkers,
+    StopWorkers,
     StoreAdd,
     StoreGet,
     StoreSet,
     StoreValue,
+    Switch,
     WorkDone,
 )
 from tests.live.fake_agents import FakeAgent, FakeWorker
@@ -113,6 +117,51 @@ def test_a_dropped_connection_is_no_lost_node(tmp_path: Path) -> None:
             await agent.progress(worker, 1, 500.0)
             await rig.until(lambda _: rig.job(job_id).done_samples == 500.0)
             assert rig.job(job_id).generation == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize("lost", [StartWorkers, PrepareGroup, Switch])
+def test_an_order_that_was_lost_with_a_connection_is_given_again(
+    tmp_path: Path, lost: type[Message]
+) -> None:
+    async def story() -> None:
+        live = replace(LIVE, agent_closed_limit_s=10.0)
+        async with running(tmp_path, live=live) as rig, rig.agent("n1") as staying:
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            member = only_worker(staying)
+            joining = rig.agent("n2")
+            # It never gets the order: the connection breaks.
+            joining.ignores = lambda message: isinstance(message, lost)
+            await joining.call()
+            await joining.until(lambda a: any(isinstance(m, lost) for m in a.heard))
+            await joining.hang_up()
+            joining.ignores = lambda _message: False
+            await joining.call()
+            await training(rig, job_id, "n1", "n2")
+            assert rig.job(job_id).generation == 2
+            assert only_worker(staying) == member
+            assert events_of(rig, RescaleFailed) == []
+            await joining.hang_up()
+
+    run(story())
+
+
+def test_a_stop_that_was_lost_with_a_connection_is_given_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        live = replace(LIVE, agent_closed_limit_s=10.0)
+        async with running(tmp_path, live=live) as rig, rig.agent("n1") as agent:
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            agent.ignores = lambda message: isinstance(message, StopWorkers)
+            await rig.http.post(f"/v1/jobs/{job_id}/cancel")
+            await agent.until(lambda a: any(isinstance(m, StopWorkers) for m in a.heard))
+            await agent.hang_up()
+            agent.ignores = lambda _message: False
+            await agent.call()
+            await rig.until(lambda _: rig.job(job_id).activity is Activity.OVER)
+            assert not agent.workers
 
     run(story())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from malletrain.core.events import (
     AnyEvent,
@@ -589,6 +590,24 @@ def test_messages_of_old_generations_and_strangers_change_nothing() -> None:
     assert isinstance(desk.last, Switch)
 
 
+def test_what_a_node_may_have_missed_is_said_again_to_it_alone() -> None:
+    desk = training_on("a")
+    desk.order(2, "a", "b", "c")
+    b, c = w(2, "b"), w(2, "c")
+    assert desk.flow.repeated("b", ()) == [StartOn({b: "b"}, {b: 0})]
+    assert desk.flow.repeated("b", (b,)) == []
+    assert desk.flow.repeated("a", (w(1, "a"),)) == []
+    desk.warm(b, c)
+    assert isinstance(desk.last, PrepareGroup)
+    assert desk.flow.repeated("b", (b,)) == [Send(replace(desk.last, to=(b,)))]
+    prepare = desk.last
+    desk.ready(2, w(1, "a"), b, c)
+    switch = Switch(job_id=JOB, generation=2, to=(b,))
+    assert desk.flow.repeated("b", (b,)) == [Send(replace(prepare, to=(b,))), Send(switch)]
+    desk.switched(2, b)
+    assert desk.flow.repeated("b", (b,)) == []
+
+
 # -- coming back after the controller died ---------------------------------------------------------
 
 
@@ -704,10 +723,10 @@ class World:
     seen_messages: int = 0
     seen_stops: int = 0
 
-    def hear(self) -> None:
-        """Let the workers get what was sent to them."""
+    def hear(self, *, deaf: set[str] | None = None) -> None:
+        """Let the workers get what was sent to them, but for those whose agent was cut off."""
         for message in self.desk.messages[self.seen_messages :]:
-            for worker in message.to:
+            for worker in set(message.to) - (deaf or set()):
                 match message:
                     case PrepareGroup():
                         self.prepared[worker] = message
@@ -718,9 +737,30 @@ class World:
                     case AbortGroup():
                         self.prepared.pop(worker, None)
         for stop in self.desk.stops[self.seen_stops :]:
-            self.stopping |= set(stop.worker_ids) & self.desk.alive.keys()
+            self.stopping |= set(stop.worker_ids) & self.desk.alive.keys() - (deaf or set())
         self.seen_messages = len(self.desk.messages)
         self.seen_stops = len(self.desk.stops)
+
+    def reconnect(self, node: str, *, is_start_lost: bool) -> None:
+        """Lose what was on its way to a node, and have its agent call again."""
+        flow = self.desk.flow
+        here = {w for w, n in self.desk.alive.items() if n == node}
+        self.hear(deaf=here)
+        if is_start_lost:
+            for worker in here - self.warm:
+                del self.desk.alive[worker]
+            here &= self.warm
+        self.stopping |= {w for w in here if flow.node_of(w) is None}
+        self.desk.take(flow.repeated(node, here))
+        for worker in sorted(here):
+            info = WorkerInfo(
+                worker_id=worker,
+                job_id=JOB,
+                node_id=node,
+                generation=max((g for w, g in self.has_switched if w == worker), default=0),
+                is_warm=worker in self.warm,
+            )
+            self.desk.take(flow.reattached(info, self.desk.now_s))
 
     def moves(self) -> list[tuple[str, str]]:
         """What could happen next by itself."""
@@ -797,7 +837,8 @@ class World:
 
 def disturb(world: World, data: st.DataObject) -> None:
     """Let something happen that no worker and no protocol wants."""
-    match data.draw(st.sampled_from(["order", "lose", "die", "tick", "fail_group", "end"])):
+    kinds = ["order", "lose", "die", "tick", "fail_group", "end", "reconnect"]
+    match data.draw(st.sampled_from(kinds)):
         case "order":
             nodes = data.draw(st.lists(st.sampled_from(NODES), unique=True, max_size=4))
             world.order(nodes)
@@ -815,6 +856,10 @@ def disturb(world: World, data: st.DataObject) -> None:
             world.desk.group_failed(world.prepared[worker].generation, worker)
         case "end":
             world.work_is_done()
+        case "reconnect":
+            world.reconnect(
+                data.draw(st.sampled_from(NODES)), is_start_lost=data.draw(st.booleans())
+            )
 
 
 @given(data=st.data())
@@ -855,10 +900,18 @@ def test_what_is_left_alone_comes_to_rest_as_ordered(data: st.DataObject) -> Non
             world.move(*data.draw(st.sampled_from(moves)))
         elif data.draw(st.booleans()):
             world.order(data.draw(st.lists(st.sampled_from(NODES), unique=True, max_size=4)))
+        elif data.draw(st.booleans()):
+            world.reconnect(
+                data.draw(st.sampled_from(NODES)), is_start_lost=data.draw(st.booleans())
+            )
         elif world.desk.alive:
             worker = data.draw(st.sampled_from(sorted(world.desk.alive)))
             world.desk.exited(worker, status=-9)
         world.hear()
+    # Those that an earlier order told to leave may be gone at any moment: they go first.
+    for kind, worker in world.moves():
+        if kind == "leave":
+            world.move(kind, worker)
     wanted = tuple(data.draw(st.lists(st.sampled_from(NODES), unique=True, max_size=4)))
     world.order(list(wanted))
     for _ in range(500):

@@ -29,7 +29,6 @@ from malletrain.live.wire import (
     FromAgent,
     Message,
     ReleaseNode,
-    StartWorkers,
     Welcome,
     decode,
     encode,
@@ -46,8 +45,8 @@ class Listener(Protocol):
 
     def node_joined(self, node: Node) -> None: ...
 
-    def agent_called(self, hello: AgentHello, unsent: frozenset[str]) -> tuple[str, ...]:
-        """Return which of its workers must end. `unsent`: what it has not been told to start."""
+    def agent_called(self, hello: AgentHello) -> tuple[str, ...]:
+        """Return which of its workers must end; send it again what it must have heard."""
         ...
 
     def heard(self, node_id: str, message: Message) -> None: ...
@@ -169,13 +168,7 @@ class Agents:
 
     async def _converse(self, connection: Connection, hello: AgentHello) -> None:
         link = self._attach(connection, hello)
-        unsent = frozenset(
-            worker.worker_id
-            for message in link.outbox
-            if isinstance(message, StartWorkers)
-            for worker in message.workers
-        )
-        stop_worker_ids = self._listener.agent_called(hello, unsent)
+        stop_worker_ids = self._listener.agent_called(hello)
         welcome = Welcome(
             protocol=PROTOCOL,
             controller=f"malletrain {__version__}",

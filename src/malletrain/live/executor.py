@@ -190,13 +190,14 @@ class Executor:
         opened_at_s = min(node.opened_at_s, self._now_s)
         self._post(NodesJoined(at_s=self._now_s, nodes=(replace(node, opened_at_s=opened_at_s),)))
 
-    def agent_called(self, hello: AgentHello, unsent: frozenset[str]) -> tuple[str, ...]:
+    def agent_called(self, hello: AgentHello) -> tuple[str, ...]:
         node_id = hello.node.id
         for info in hello.workers:
             self._homes.add(info.worker_id, info.job_id, node_id)
         if self._survivors:
             self._survivors.found(hello.workers)
             return ()
+        started_again = self._repeat(node_id, {info.worker_id for info in hello.workers})
         strangers = []
         for info in hello.workers:
             flow = self._flows.get(info.job_id)
@@ -204,8 +205,8 @@ class Executor:
                 strangers.append(info.worker_id)
             else:
                 self._carry_out(flow, flow.reattached(info, self._now_s))
-        listed = {info.worker_id for info in hello.workers} | unsent
-        missing = {w: job for w, job in self._homes.on(node_id).items() if w not in listed}
+        known = {info.worker_id for info in hello.workers} | started_again
+        missing = {w: job for w, job in self._homes.on(node_id).items() if w not in known}
         if missing:
             # Its last words may still be on their way.
             self._alarms.set(
@@ -214,6 +215,16 @@ class Executor:
                 partial(self._vanished, node_id, missing),
             )
         return tuple(strangers)
+
+    def _repeat(self, node_id: str, listed: set[str]) -> set[str]:
+        """Say again what the broken connection may have lost; return whom to start again."""
+        started = set()
+        for job_id in set(self._homes.on(node_id).values()):
+            if flow := self._flows.get(job_id):
+                outputs = flow.repeated(node_id, listed)
+                started |= {w for o in outputs if isinstance(o, StartOn) for w in o.workers}
+                self._carry_out(flow, outputs)
+        return started
 
     def heard(self, node_id: str, message: Message) -> None:
         if isinstance(message, AgentLeaving):

@@ -69,6 +69,8 @@ class Pending:
     is_stop: bool = False
     stage: Stage = Stage.WARMING
     targets: tuple[str, ...] = ()
+    #: What all were told, once the stage is beyond warming.
+    prepare: PrepareGroup | None = None
     ready: set[str] = field(default_factory=set)
     switched: dict[str, Switched] = field(default_factory=dict)
 

@@ -8,7 +8,9 @@ point.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from malletrain.core.events import JobFinished, RescaleDone, RescaleFailed, WorkersLost
 from malletrain.live.adoption import Journalled, adopted, differences
@@ -105,6 +107,32 @@ class RescaleFlow:
         self._crew = found.crew
         self._samples = journal.samples
         return differences(self.job_id, found, journal, now_s)
+
+    def repeated(self, node_id: str, listed: Collection[str]) -> list[Output]:
+        """Say again what a node may have missed of the rescale under way.
+
+        To be asked when its agent calls again, with the workers that it `listed`. Whoever has
+        heard it before takes no notice.
+        """
+        pending = self._pending
+        if pending is None:
+            return []
+        here = self._crew.on({node_id})
+        if pending.is_stop:
+            return [StopNow(tuple(here), self._settings.stop_grace_s)] if here else []
+        if pending.stage is Stage.WARMING:
+            cold = [w for w in self._crew.cold(pending.targets) if w in here and w not in listed]
+            workers = self._crew.workers
+            starts = StartOn(dict.fromkeys(cold, node_id), {w: workers[w].slot for w in cold})
+            return [starts] if cold else []
+        prepare = pending.prepare
+        assert prepare is not None
+        to = tuple(w for w in prepare.to if w in here and w not in pending.switched)
+        outputs: list[Output] = [Send(replace(prepare, to=to))] if to else []
+        if to and pending.stage is Stage.SWITCHING and not prepare.is_immediate:
+            switch = Switch(job_id=self.job_id, generation=pending.generation, to=to)
+            outputs.append(Send(switch))
+        return outputs
 
     def reattached(self, info: WorkerInfo, now_s: float) -> list[Output]:
         """Catch up on what a worker may have said while its agent was away."""
@@ -444,6 +472,7 @@ class RescaleFlow:
             to=self._reached_by(pending),
             is_immediate=is_immediate,
         )
+        pending.prepare = prepare
         outputs.append(Send(prepare))
         if is_immediate:
             self._start_switching(pending, now_s)

@@ -112,6 +112,8 @@ class Workers:
         self._say = say
         self._forget = forget
         self._workers: dict[str, _Worker] = {}
+        #: Each id is started once: the order comes again where it may have been lost.
+        self._started: set[str] = set()
         self._secrets: dict[str, str] = {}
         self.link = WorkerLink(run_dir / "workers.sock", clock, self._secrets, self)
         self._requests = count(1)
@@ -150,7 +152,8 @@ class Workers:
 
     async def start_workers(self, order: StartWorkers) -> None:
         for start in order.workers:
-            if start.worker_id not in self._workers:
+            if start.worker_id not in self._started:
+                self._started.add(start.worker_id)
                 await self._start(start, order)
 
     async def _start(self, start: WorkerStart, order: StartWorkers) -> None:
