@@ -44,6 +44,9 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
     settle_s: float = 0.02
     #: Reports of progress alone lead to a decision at most this often.
     progress_decide_s: float = 1.0
+    #: A job's reports of progress are journalled as one at most this often, but for the first ones
+    #: of a generation, and those of a job that is held at a scale to be measured.
+    progress_journal_s: float = 5.0
     #: A node is lost this long after its agent fell silent (its connection's ping unanswered).
     agent_away_limit_s: float = 5.0
     #: A node is lost this long after its agent's side closed the connection, as its kernel does

@@ -22,6 +22,7 @@ LIMIT_S = 60.0
 SETTINGS = """
 [live]
 agent_away_limit_s = 3.0
+progress_journal_s = 0.5
 reattach_s = 15.0
 [worker]
 checkpoint_every_s = 1.0

@@ -31,6 +31,7 @@ TOKEN = "let-me-in"
 LIVE = LiveSettings(
     settle_s=0.001,
     progress_decide_s=0.05,
+    progress_journal_s=0.05,
     agent_away_limit_s=0.3,
     agent_closed_limit_s=0.3,
     reattach_s=0.5,

@@ -467,6 +467,26 @@ def test_progress_is_journalled_with_the_nodes_that_made_it(tmp_path: Path) -> N
     run(story())
 
 
+def test_progress_is_journalled_as_one_until_something_happens_to_the_job(tmp_path: Path) -> None:
+    async def story() -> None:
+        live = replace(LIVE, progress_journal_s=600.0)
+        async with running(tmp_path, live=live) as rig, rig.agent("n1") as agent:
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            worker = only_worker(agent)
+            await agent.progress(worker, 1, 100.0)
+            await rig.until(lambda _: rig.job(job_id).done_samples == 100.0)
+            for samples in (200.0, 300.0, 400.0):
+                await agent.progress(worker, 1, samples)
+            await agent.end(worker, 1)
+            await rig.until(lambda _: rig.job(job_id).failures == 1)
+            reports = events_of(rig, ProgressReported)
+            assert [r.samples for r in reports if isinstance(r, ProgressReported)] == [100.0, 400.0]
+            assert [r.steps for r in reports if isinstance(r, ProgressReported)] == [20, 60]
+
+    run(story())
+
+
 # -- the controller dies ---------------------------------------------------------------------------
 
 

@@ -11,11 +11,10 @@ from malletrain.core.events import (
     NodesJoined,
     NodesLeaving,
     NodesLost,
-    ProgressReported,
     WokeUp,
 )
 from malletrain.core.model import Node
-from malletrain.live.inbox import Entry, Inbox, merged, without_old_progress
+from malletrain.live.inbox import Entry, Inbox, merged
 
 NODES = st.sampled_from(["a", "b", "c", "d"])
 
@@ -30,19 +29,6 @@ def leaving(node: str, deadline_at_s: float = 9.0) -> AnyEvent:
 
 def lost(node: str, reason: str = "") -> AnyEvent:
     return NodesLost(at_s=1.0, node_ids=(node,), reason=reason)
-
-
-def progress(job: str, samples: float) -> AnyEvent:
-    return ProgressReported(
-        at_s=1.0,
-        job_id=job,
-        generation=1,
-        nodes=1,
-        samples=samples,
-        steps=1,
-        samples_per_s=1.0,
-        variance=0.0,
-    )
 
 
 def of(*events: AnyEvent) -> list[AnyEvent]:
@@ -90,9 +76,3 @@ def test_who_waits_for_an_event_is_told_of_that_event() -> None:
         assert not inbox.has_entries.is_set()
 
     asyncio.run(story())
-
-
-def test_when_nothing_can_be_written_only_the_newest_progress_is_kept() -> None:
-    events = [progress("x", 1), joined("a"), progress("y", 1), progress("x", 2)]
-    kept = without_old_progress([Entry(event) for event in events])
-    assert [entry.event for entry in kept] == [joined("a"), progress("y", 1), progress("x", 2)]

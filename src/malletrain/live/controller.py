@@ -38,8 +38,9 @@ from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
 from malletrain.live.alarms import Alarms
 from malletrain.live.clock import Clock
 from malletrain.live.executor import Executor
-from malletrain.live.inbox import Entry, Inbox, without_old_progress
+from malletrain.live.inbox import Entry, Inbox
 from malletrain.live.ports import JobPaths, Offload, in_thread
+from malletrain.live.progress import ProgressPool, with_progress_pooled
 from malletrain.live.store import EventStore
 from malletrain.live.views import ClusterView, DecisionView, cluster_view
 
@@ -84,6 +85,7 @@ class Controller:
         self._offload = offload
         self._cluster = Cluster()
         self._inbox = Inbox()
+        self._progress = ProgressPool(self._live.progress_journal_s, self._live.progress_decide_s)
         self._alarms = Alarms(clock)
         self.counters: Counter[str] = Counter()
         self.executor = Executor(
@@ -98,6 +100,8 @@ class Controller:
         )
         self._since_snapshot = 0
         self._last_decided_at_s = 0.0
+        #: Something has happened since.
+        self._is_undecided = False
         #: Came while a decision was made, and was not known to its allocator.
         self._late: list[AnyEvent] = []
         self._last_decision: DecisionView | None = None
@@ -247,7 +251,7 @@ class Controller:
 
     async def _take_in(self) -> list[AnyEvent]:
         """Journal and apply what came. While the journal takes nothing, nothing happens here."""
-        entries = self._inbox.take()
+        entries = self._progress.sift(self._inbox.take(), self._cluster, self.now_s)
         while True:
             cluster, sound = self._applied(entries)
             try:
@@ -256,6 +260,8 @@ class Controller:
             except JournalWriteError as error:
                 entries = await self._wait_for_room(entries, error)
         self._cluster = cluster
+        due_at_s = self._progress.due_at_s(cluster)
+        self._alarms.set("progress", due_at_s, self._inbox.has_entries.set)
         for entry in sound:
             if entry.done and not entry.done.done():
                 entry.done.set_result(None)
@@ -269,6 +275,7 @@ class Controller:
                 job = self._cluster.jobs.get(event.job_id)
                 if job and job.is_over:
                     self.executor.forget_over(event.job_id)
+                    self._progress.forget(event.job_id)
 
     def _applied(self, entries: Sequence[Entry]) -> tuple[Cluster, list[Entry]]:
         """Apply before writing: an event that cannot be applied must not be in the journal."""
@@ -305,7 +312,8 @@ class Controller:
                 entry.done.set_exception(error)
         await self._clock.sleep(self._live.journal_retry_s)
         kept = [entry for entry in entries if entry.done is None]
-        return without_old_progress([*kept, *self._inbox.take()])
+        came = self._progress.sift(self._inbox.take(), self._cluster, self.now_s)
+        return with_progress_pooled([*kept, *came])
 
     async def _keep_snapshot(self) -> None:
         if self._since_snapshot < self._live.snapshot_every_events:
@@ -320,6 +328,9 @@ class Controller:
     # -- deciding ----------------------------------------------------------------------------------
 
     def _is_decision_due(self, events: Sequence[AnyEvent]) -> bool:
+        self._is_undecided = self._is_undecided or bool(events)
+        if not self._is_undecided:
+            return False
         due_at_s = self._last_decided_at_s + self._live.progress_decide_s
         if self.now_s >= due_at_s or any(not isinstance(event, _QUIET) for event in events):
             return True
@@ -328,6 +339,7 @@ class Controller:
 
     async def _decide(self, events: Sequence[AnyEvent]) -> None:
         self._last_decided_at_s = self.now_s
+        self._is_undecided = False
         self._alarms.cancel("decide")
         try:
             problem = problem_of(self._cluster)

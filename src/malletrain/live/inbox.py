@@ -11,7 +11,6 @@ from malletrain.core.events import (
     NodesJoined,
     NodesLeaving,
     NodesLost,
-    ProgressReported,
 )
 
 #: Leaves announced within this time are one leave.
@@ -90,17 +89,3 @@ def _as_one(run: Sequence[AnyEvent]) -> AnyEvent:
         node_ids=tuple(node_id for event in leaves for node_id in event.node_ids),
         deadline_at_s=min(event.deadline_at_s for event in leaves),
     )
-
-
-def without_old_progress(entries: Sequence[Entry]) -> list[Entry]:
-    """Keep the newest report of each job, for times when nothing can be written."""
-    newest = {
-        entry.event.job_id: index
-        for index, entry in enumerate(entries)
-        if isinstance(entry.event, ProgressReported)
-    }
-    return [
-        entry
-        for index, entry in enumerate(entries)
-        if not isinstance(entry.event, ProgressReported) or newest[entry.event.job_id] == index
-    ]
