@@ -135,7 +135,9 @@ class FakeAgent:
             self._changed.clear()
             await self._changed.wait()
 
-    async def progress(self, worker_id: str, workers: int, samples: float) -> None:
+    async def progress(
+        self, worker_id: str, workers: int, samples: float, loss: float | None = None
+    ) -> None:
         worker = self.workers[worker_id]
         await self.say(
             Progress(
@@ -149,6 +151,7 @@ class FakeAgent:
                 steps=20,
                 samples_per_s=100.0 * workers**0.8,
                 variance=1.0,
+                loss=loss,
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -459,10 +460,13 @@ def test_progress_is_journalled_with_the_nodes_that_made_it(tmp_path: Path) -> N
             job_id = await rig.submit()
             await training(rig, job_id, "n1")
             assert len(agent.workers) == 2
-            await agent.progress(next(iter(agent.workers)), 2, 64.0)
+            await agent.progress(next(iter(agent.workers)), 2, 64.0, loss=math.nan)
             await rig.until(lambda _: rig.job(job_id).done_samples == 64.0)
             (progress,) = events_of(rig, ProgressReported)
+            assert isinstance(progress, ProgressReported)
             assert progress.nodes == 1
+            # What stands in the journal stands in the state.
+            assert progress.loss is rig.job(job_id).loss is None
 
     run(story())
 

@@ -7,6 +7,7 @@ messages and events go out. Whatever an order comes to, its flow says so in exac
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -285,7 +286,7 @@ class Executor:
                     steps=message.steps,
                     samples_per_s=message.samples_per_s,
                     variance=message.variance,
-                    loss=message.loss,
+                    loss=_finite(message.loss),
                 )
             )
 
@@ -410,3 +411,8 @@ class Executor:
         for node_id, ids in self._homes.by_node(worker_ids).items():
             stop = StopWorkers(job_id=job_id, worker_ids=tuple(ids), grace_s=grace_s)
             self.agents.send(node_id, stop)
+
+
+def _finite(loss: float | None) -> float | None:
+    """Leave out the loss of a script that has gone astray: the journal's JSON has no such number."""
+    return loss if loss is not None and math.isfinite(loss) else None

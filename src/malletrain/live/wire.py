@@ -27,10 +27,11 @@ there is one.
 from __future__ import annotations
 
 import signal
-from typing import Any
+import sys
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from malletrain.core.model import Node
 from malletrain.errors import WireError
@@ -45,6 +46,10 @@ WORKER_ID_ENV = "MALLETRAIN_WORKER_ID"
 SECRET_ENV = "MALLETRAIN_SECRET"  # noqa: S105 - the variable's name, not a secret
 #: At this signal a worker writes every thread's stack to its log (`faulthandler.register`).
 STACK_SIGNAL = signal.SIGUSR2
+
+#: What ends in the journal is checked here: JSON knows neither infinity nor NaN, and an event with
+#: one could be written but never read.
+Quantity = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
 
 
 class Message(Struct, frozen=True, tag=True, kw_only=True):
@@ -82,7 +87,7 @@ class AgentLeaving(Message, frozen=True):
     """The batch system wants the node back within `grace_s`."""
 
     node_id: str
-    grace_s: float
+    grace_s: Quantity
     reason: str = ""
 
 
@@ -112,9 +117,9 @@ class Switched(Message, frozen=True):
     generation: int
     #: Committed steps and samples that the generation starts from.
     step: int
-    samples: float
+    samples: Quantity
     #: This worker's time without progress; 0 for a joiner.
-    stall_s: float
+    stall_s: Quantity
 
 
 class WorkerExited(Message, frozen=True):
@@ -143,11 +148,11 @@ class Progress(Message, frozen=True):
     workers: int
     step: int
     epoch: int
-    samples: float
+    samples: Quantity
     #: Steady-state steps in the window, warm-up after a switch left out.
     steps: int
-    samples_per_s: float
-    variance: float
+    samples_per_s: Quantity
+    variance: Quantity
     loss: float | None = None
 
 
@@ -158,7 +163,7 @@ class Saved(Message, frozen=True):
     job_id: str
     generation: int
     step: int
-    samples: float
+    samples: Quantity
     path: str
 
 
@@ -177,7 +182,7 @@ class WorkDone(Message, frozen=True):
     job_id: str
     generation: int
     step: int
-    samples: float
+    samples: Quantity
 
 
 class StoreSet(Message, frozen=True):
