@@ -60,6 +60,8 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
     outbox_messages: int = 10_000
     #: The state itself is journalled after so many events.
     snapshot_every_events: int = 5_000
+    #: Older events are forgotten once a later state is journalled from which all goes on.
+    journal_kept_days: float = 30.0
     #: A journal that cannot be written (disk full) is tried again this often.
     journal_retry_s: float = 1.0
     #: From start to warm; interpreters, imports and data take their time.

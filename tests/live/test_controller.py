@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from malletrain.allocate.exact import ExactAllocator
 from malletrain.config import Config
+from malletrain.core.apply import replay
 from malletrain.core.events import (
     AnyEvent,
     DecisionTaken,
@@ -26,7 +27,7 @@ from malletrain.core.model import Activity, Phase
 from malletrain.core.problem import Allocation, Problem
 from malletrain.core.settings import CoreSettings, RestartSettings
 from malletrain.errors import JournalWriteError
-from malletrain.live.store import SqliteStore, read_events
+from malletrain.live.store import SqliteStore, read_events, read_history
 from malletrain.live.wire import (
     Message,
     PrepareGroup,
@@ -656,6 +657,24 @@ def test_a_restart_reads_a_snapshot_and_little_more(tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
             assert rig.cluster.jobs == before
             assert await rig.submit() == "j13"
+
+    run(story())
+
+
+def test_what_is_older_than_wanted_is_forgotten(tmp_path: Path) -> None:
+    async def story() -> None:
+        live = replace(LIVE, snapshot_every_events=2, journal_kept_days=0.0)
+        async with running(tmp_path, live=live) as rig:
+            for i in range(12):
+                await rig.submit(name=f"job{i}")
+            before = rig.cluster.jobs
+            rig.kill()
+        history = read_history(rig.state_dir.journal_path)
+        assert history.snapshot is not None
+        assert len(history.events) < 12
+        assert replay(history.events, history.snapshot).jobs == before
+        async with running(tmp_path) as rig:
+            assert rig.cluster.jobs == before
 
     run(story())
 

@@ -24,7 +24,7 @@ from malletrain.core.events import (
 )
 from malletrain.core.model import Cluster, JobSpec, Node
 from malletrain.errors import JournalError, JournalWriteError
-from malletrain.live.store import SqliteStore, read_events
+from malletrain.live.store import SqliteStore, read_events, read_history
 
 _times = st.floats(0, 1e6)
 _nodes = st.sampled_from([f"n{i}" for i in range(4)])
@@ -114,7 +114,107 @@ def test_a_snapshot_spares_the_replay(journal: SqliteStore) -> None:
 @pytest.mark.usefixtures("journal")
 def test_a_living_journal_can_be_read_from_the_side(path: Path) -> None:
     assert len(list(read_events(path))) == 10
-    assert len(list(read_events(path, after=8))) == 2
+
+
+DAY_S = 86_400.0
+
+
+class Days:
+    """A journal of ten events a day, each day's with three snapshots among them."""
+
+    def __init__(self, path: Path, days: int) -> None:
+        self.path = path
+        self.store = SqliteStore(path)
+        self.state = Cluster()
+        #: The state after each event, from none on.
+        self.states = [self.state]
+        for number in range(10 * days):
+            event = NodesJoined(
+                at_s=number * DAY_S / 10, nodes=(Node(id=f"n{number}", opened_at_s=0.0),)
+            )
+            self.state = apply(self.state, event)
+            self.states.append(self.state)
+            self.store.append([event])
+            if number % 10 in (2, 5, 8):
+                self.store.snapshot(self.state)
+
+    def snapshots(self) -> list[int]:
+        db = sqlite3.connect(self.path)
+        seqs = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+        db.close()
+        return seqs
+
+    def events(self) -> list[int]:
+        db = sqlite3.connect(self.path)
+        seqs = [seq for (seq,) in db.execute("SELECT seq FROM events ORDER BY seq")]
+        db.close()
+        return seqs
+
+
+def test_the_last_two_states_are_kept_and_the_first_of_each_day(path: Path) -> None:
+    journal = Days(path, 4)
+    journal.store.close()
+    assert journal.snapshots() == [3, 13, 23, 33, 36, 39]
+
+
+@pytest.mark.parametrize(
+    ("kept_days", "first"),
+    [(30.0, 1), (3.9, 1), (2.7, 14), (1.0, 24), (0.0, 37)],
+)
+def test_a_trimmed_journal_starts_from_a_state_and_ends_as_before(
+    path: Path, kept_days: float, first: int
+) -> None:
+    journal = Days(path, 4)
+    journal.store.trim(4 * DAY_S - kept_days * DAY_S, at_most=1000)
+    assert journal.events() == list(range(first, 41))
+    recovered = journal.store.load()
+    assert replay(recovered.events, recovered.snapshot) == journal.state
+    journal.store.close()
+    history = read_history(path)
+    assert history.snapshot == (journal.states[first - 1] if first > 1 else None)
+    assert replay(history.events, history.snapshot) == journal.state
+    assert len(history.events) == 41 - first
+    again = SqliteStore(path)
+    again.append([WokeUp(at_s=4 * DAY_S)])
+    assert again.seq == 41
+    again.close()
+
+
+def test_trimming_goes_on_where_it_left_off_and_can_be_read_meanwhile(path: Path) -> None:
+    journal = Days(path, 4)
+    for left in (35, 30, 25, 20, 17, 17):
+        journal.store.trim(3 * DAY_S, at_most=5)
+        assert len(journal.events()) == left
+        history = read_history(path)
+        assert history.snapshot == journal.states[23]
+        assert len(history.events) == 17
+    journal.store.close()
+
+
+def test_a_damaged_state_is_no_place_to_start_from(path: Path) -> None:
+    journal = Days(path, 4)
+    journal.store.trim(3 * DAY_S, at_most=1000)
+    journal.store.close()
+    edit(path, "UPDATE snapshots SET crc = 0 WHERE seq IN (23, 39)")
+    store = SqliteStore(path)
+    recovered = store.load()
+    assert replay(recovered.events, recovered.snapshot) == journal.state
+    # The first from which all that follows is there.
+    assert read_history(path).snapshot == journal.states[33]
+    store.close()
+
+
+def test_without_any_sound_state_a_trimmed_journal_is_refused(path: Path) -> None:
+    journal = Days(path, 4)
+    journal.store.trim(3 * DAY_S, at_most=1000)
+    journal.store.close()
+    edit(path, "UPDATE snapshots SET crc = 0")
+    store = SqliteStore(path)
+    with pytest.raises(JournalError, match="event 1 is missing"):
+        store.load()
+    store.close()
+    with pytest.raises(JournalError, match="no state is sound that led to event 24"):
+        read_history(path)
 
 
 @pytest.mark.usefixtures("journal")

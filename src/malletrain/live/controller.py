@@ -47,6 +47,8 @@ from malletrain.live.views import ClusterView, DecisionView, cluster_view
 #: After the last agent has come back, for the messages it had kept.
 LAST_WORDS_S = 0.5
 _POLL_S = 0.05
+_DAY_S = 86_400.0
+_TRIM_FACTOR = 4
 #: They change what is known, but seldom what is to be done.
 _QUIET = (ProgressReported, CheckpointSaved, JobNoted)
 
@@ -320,6 +322,10 @@ class Controller:
             return
         try:
             await self._offload(partial(self._store.snapshot, self._cluster))
+            before_s = self.now_s - self._live.journal_kept_days * _DAY_S
+            # More than came since the last time: it catches up, and never takes long.
+            at_most = _TRIM_FACTOR * self._live.snapshot_every_events
+            await self._offload(partial(self._store.trim, before_s, at_most))
         except JournalWriteError as error:
             # The next restart replays more; nothing else is missing.
             _log.warning("no snapshot: %s", error)

@@ -414,5 +414,5 @@ class Executor:
 
 
 def _finite(loss: float | None) -> float | None:
-    """Leave out the loss of a script that has gone astray: the journal's JSON has no such number."""
+    """Leave out the loss of a script gone astray: the journal's JSON has no such number."""
     return loss if loss is not None and math.isfinite(loss) else None

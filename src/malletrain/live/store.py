@@ -2,7 +2,8 @@
 
 One SQLite file in WAL mode with full sync. A batch of events is one transaction, and so one
 sync. Every so many events the state itself is kept as well, so that a restart replays only what
-came after it. Each row bears a checksum: SQLite has none, and a flipped bit in a number would
+came after it: the last two states, and the first of each day, up to which older events can be
+forgotten. Each row bears a checksum: SQLite has none, and a flipped bit in a number would
 replay into a state that never was.
 
 The file is made aside and renamed, and only read before it is known to be sound: a damaged
@@ -14,12 +15,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from malletrain.core.events import AnyEvent
 from malletrain.core.model import Cluster
@@ -36,6 +38,7 @@ CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, crc INTEGER NOT NULL, body BLOB
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
+_DAY_S = 86_400.0
 _WRITE_TROUBLES = ("full", "disk i/o", "readonly", "unable to open", "locked")
 
 _encoder = msgspec.json.Encoder()
@@ -43,10 +46,20 @@ _event_decoder = msgspec.json.Decoder(AnyEvent)
 _cluster_decoder = msgspec.json.Decoder(Cluster)
 
 
+class _Dated(Struct):
+    """Of a snapshot, only its time."""
+
+    now_s: float
+
+
+_date_decoder = msgspec.json.Decoder(_Dated)
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What a journal holds: a state, and the events since."""
 
+    #: None: the events begin with the first there ever was.
     snapshot: Cluster | None
     events: tuple[AnyEvent, ...]
 
@@ -66,6 +79,10 @@ class EventStore(Protocol):
 
     def snapshot(self, cluster: Cluster) -> None:
         """Keep the state that all events so far have led to."""
+        ...
+
+    def trim(self, before_s: float, at_most: int) -> None:
+        """Forget events from before that time, the oldest first, where a kept state has them."""
         ...
 
     def close(self) -> None: ...
@@ -107,7 +124,10 @@ class SqliteStore:
             JournalError: an event is missing, damaged, or unknown to this version.
         """
         with _read_errors(self.path):
-            seq, snapshot = self._newest_snapshot()
+            # One that is damaged, or that this version cannot read, costs time, as long as there
+            # is an older one, or all events are.
+            newest_first = self._db.execute("SELECT * FROM snapshots ORDER BY seq DESC")
+            seq, snapshot = next(_sound(newest_first), (0, None))
             events = tuple(_events_after(self._db, seq, self.path))
         if seq + len(events) != self._seq:
             raise JournalError(_damaged(self.path, f"the snapshot is of event {seq}"))
@@ -129,39 +149,74 @@ class SqliteStore:
         with _write_errors(self.path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", row)
-            # The one before is kept as well: should the newest be damaged, little is replayed.
+            self._thin_snapshots()
+
+    def trim(self, before_s: float, at_most: int) -> None:
+        """Forget up to so many events, as long as they are older than a kept state of that time.
+
+        Raises:
+            JournalWriteError: nothing was forgotten; later it may work.
+        """
+        with _write_errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            # Should the newest be damaged, the one before needs the events since.
+            rows = self._db.execute("SELECT * FROM snapshots ORDER BY seq DESC LIMIT -1 OFFSET 1")
+            times = ((seq, _time_s(body, crc)) for seq, crc, body in rows)
+            old = (seq for seq, at_s in times if at_s is not None and at_s <= before_s)
+            if (start := next(old, None)) is None:
+                return
+            self._db.execute("DELETE FROM snapshots WHERE seq < ?", (start,))
             self._db.execute(
-                "DELETE FROM snapshots WHERE seq NOT IN "
-                "(SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 2)"
+                "DELETE FROM events WHERE seq IN "
+                "(SELECT seq FROM events WHERE seq <= ? ORDER BY seq LIMIT ?)",
+                (start, at_most),
             )
 
     def close(self) -> None:
         self._db.close()
 
-    def _newest_snapshot(self) -> tuple[int, Cluster | None]:
-        rows = self._db.execute("SELECT seq, crc, body FROM snapshots ORDER BY seq DESC")
-        for seq, crc, body in rows:
-            if _is_sound(body, crc):
-                # One that this version cannot read is no loss: the events are all there.
-                with contextlib.suppress(msgspec.DecodeError):
-                    return int(seq), _cluster_decoder.decode(body)
-        return 0, None
+    def _thin_snapshots(self) -> None:
+        """Of those that are not the last two any more, keep the first of each day.
+
+        Two, so that little is replayed should the newest be damaged.
+        """
+        older = self._db.execute("SELECT * FROM snapshots ORDER BY seq DESC LIMIT 2 OFFSET 2")
+        days = [(seq, _day(_time_s(body, crc))) for seq, crc, body in older]
+        if days and (days[0][1] is None or days[0][1] in [day for _, day in days[1:]]):
+            self._db.execute("DELETE FROM snapshots WHERE seq = ?", (days[0][0],))
 
 
-def read_events(path: Path, after: int = 0) -> Iterator[AnyEvent]:
-    """Read a journal's events in order, of a living controller or a dead one.
+def read_history(path: Path) -> Recovered:
+    """Read all that a journal has, of a living controller or a dead one.
+
+    Where its oldest events were forgotten, the history starts with the state that they led to.
 
     Raises:
         JournalError: there is none, or it is damaged or of another version.
     """
     if not path.exists():
         raise JournalError(f"there is no journal at {path}: no controller ever ran there")
-    db = _open(path)
-    try:
-        with _read_errors(path):
-            yield from _events_after(db, after, path)
-    finally:
-        db.close()
+    with contextlib.closing(_open(path)) as db, _read_errors(path):
+        # One view of it all, whatever is written meanwhile.
+        db.execute("BEGIN")
+        seq, start = _start(db, path)
+        return Recovered(start, tuple(_events_after(db, seq, path)))
+
+
+def read_events(path: Path) -> tuple[AnyEvent, ...]:
+    """Read the events of `read_history`, for what needs no state."""
+    return read_history(path).events
+
+
+def _start(db: sqlite3.Connection, path: Path) -> tuple[int, Cluster | None]:
+    """Return the oldest state from which all events are there, and its number."""
+    (first,) = db.execute("SELECT COALESCE(MIN(seq), 1) FROM events").fetchone()
+    if first == 1:
+        return 0, None
+    rows = db.execute("SELECT * FROM snapshots WHERE seq >= ? ORDER BY seq", (first - 1,))
+    if (start := next(_sound(rows), None)) is None:
+        raise JournalError(_damaged(path, f"no state is sound that led to event {first}"))
+    return start
 
 
 def _make(path: Path) -> None:
@@ -224,6 +279,28 @@ def _events_after(db: sqlite3.Connection, after: int, path: Path) -> Iterator[An
             yield _event_decoder.decode(body)
         except msgspec.DecodeError as error:
             raise JournalError(_damaged(path, f"event {seq} is unknown here: {error}")) from error
+
+
+def _sound(snapshots: Iterable[tuple[int, int, object]]) -> Iterator[tuple[int, Cluster]]:
+    """Yield (number of the newest event in it, state) of those that can be read."""
+    for seq, crc, body in snapshots:
+        if isinstance(body, bytes) and _is_sound(body, crc):
+            with contextlib.suppress(msgspec.DecodeError):
+                yield seq, _cluster_decoder.decode(body)
+
+
+def _time_s(body: object, crc: int) -> float | None:
+    """Return the time of a snapshot; None where it cannot be read."""
+    if not isinstance(body, bytes) or not _is_sound(body, crc):
+        return None
+    try:
+        return _date_decoder.decode(body).now_s
+    except msgspec.DecodeError:
+        return None
+
+
+def _day(time_s: float | None) -> float | None:
+    return None if time_s is None else time_s // _DAY_S
 
 
 def _is_sound(body: object, crc: int) -> bool:
