@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from malletrain.core.apply import replay
 from malletrain.report.data import Comparison, MarkKind, RunReport, gather
 from malletrain.report.efficiency import WorkDone, against_static_nodes
 from tests.report.story import rate, two_jobs
@@ -18,6 +19,20 @@ def test_the_run_ends_with_its_last_job(run: RunReport) -> None:
     assert run.elapsed_s == pytest.approx(story.at_s - 5 - 1000)
     # Four joined, one killed, three left, three joined; the loss after the end is left out.
     assert run.node_events == 11
+
+
+def test_a_journal_without_its_oldest_events_gives_the_same_sums(run: RunReport) -> None:
+    events = two_jobs().events
+    cut = len(events) // 2
+    later = gather(events[cut:], {}, replay(events[:cut]))
+    assert later.elapsed_s == pytest.approx(run.elapsed_s)
+    assert later.node_s == run.node_s
+    assert later.goodput == pytest.approx(run.goodput)
+    assert later.efficiency == pytest.approx(run.efficiency)
+    assert [report.ledger for report in later.jobs] == [report.ledger for report in run.jobs]
+    # What is drawn begins where the journal does.
+    assert later.usage[0].at_s > 0
+    assert later.usage[-1] == run.usage[-1]
 
 
 def test_usage_follows_the_nodes(run: RunReport) -> None:

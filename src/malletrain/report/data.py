@@ -132,17 +132,30 @@ class RunReport:
 def gather(
     events: Iterable[AnyEvent],
     comparisons: Mapping[str, Comparison] | None = None,
+    start: Cluster | None = None,
 ) -> RunReport:
-    """Replay the journal and keep what the report tells; `comparisons` are by job name."""
-    recorder = _Recorder()
-    for event in _until_last_job_ended(tuple(events)):
+    """Replay the journal and keep what the report tells; `comparisons` are by job name.
+
+    `start` is the state before the first event, where the journal's oldest events were forgotten:
+    sums are those of the whole run all the same, but what is counted or drawn begins there.
+    """
+    before = start or Cluster()
+    recorder = _Recorder(before, started_at_s=_earliest_s(start) if start else None)
+    for event in _until_last_job_ended(before, tuple(events)):
         recorder.take(event)
     return recorder.report(comparisons or {})
 
 
-def _until_last_job_ended(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+def _earliest_s(cluster: Cluster) -> float:
+    """The first moment that a state tells of."""
+    submitted = (job.submitted_at_s for job in cluster.jobs.values())
+    opened = (node.opened_at_s for node in cluster.nodes.values())
+    return min(itertools.chain(submitted, opened), default=cluster.now_s)
+
+
+def _until_last_job_ended(start: Cluster, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
     """Leave out what came after all jobs were over: nodes that nobody could use."""
-    cluster, over, last = Cluster(), 0, len(events)
+    cluster, over, last = start, 0, len(events)
     for index, event in enumerate(events):
         cluster = apply(cluster, event)
         now_over = sum(job.is_over for job in cluster.jobs.values())
@@ -153,8 +166,8 @@ def _until_last_job_ended(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
 
 @dataclass(slots=True)
 class _Recorder:
-    cluster: Cluster = field(default_factory=Cluster)
-    started_at_s: float | None = None
+    cluster: Cluster
+    started_at_s: float | None
     usage: list[Usage] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     decisions: list[DecisionLine] = field(default_factory=list)

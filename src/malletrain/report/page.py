@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from malletrain.live.store import read_events
+from malletrain.live.store import read_history
 from malletrain.report import plots
 from malletrain.report.data import Comparison, RunReport, gather
 
@@ -26,7 +26,8 @@ def write_report(
     Raises:
         JournalError: there is no journal, or it is damaged or of another version.
     """
-    run = gather(read_events(journal), comparisons)
+    history = read_history(journal)
+    run = gather(history.events, comparisons, history.snapshot)
     output.write_text(render(run, assumptions), encoding="utf-8")
     return run
 
