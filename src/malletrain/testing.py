@@ -272,6 +272,24 @@ class LocalJob:
         with self._changed:
             return self._generation
 
+    @property
+    def nodes_in_use(self) -> list[str]:
+        """Nodes on which a worker runs."""
+        with self._changed:
+            return [process.node_id for process in self._processes.values()]
+
+    @property
+    def has_finished(self) -> bool:
+        """Its script has ended well on every member."""
+        with self._changed:
+            return any(isinstance(event, JobFinished) for event in self.events)
+
+    @property
+    def is_idle(self) -> bool:
+        """No worker trains, and none is about to."""
+        with self._changed:
+            return not self._flow.members and self._flow.deadline_at_s is None
+
     def wait_for(self, what: Callable[[], Found | None], timeout_s: float = 60.0) -> Found:
         """Return what the function finds, called whenever something has happened.
 
@@ -334,7 +352,9 @@ class LocalJob:
 
     def log(self, worker_id: str) -> str:
         """Return what a worker wrote."""
-        return self._log_path(worker_id).read_text(errors="replace")
+        path = self._log_path(worker_id)
+        # One that died early may have none.
+        return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def pids(self) -> list[int]:
@@ -360,10 +380,9 @@ class LocalJob:
     @property
     def _has_failed(self) -> bool:
         """Nothing more will come."""
-        return any(
-            isinstance(e, JobFinished) or (isinstance(e, RescaleFailed) and e.is_job_fault)
-            for e in self.events
-        )
+        last = self.events[-1] if self.events else None
+        is_fault = isinstance(last, RescaleFailed) and last.is_job_fault
+        return isinstance(last, JobFinished) or (is_fault and not self._processes)
 
     def _history(self) -> str:
         logs = [self.log(path.stem)[-2000:] for path in sorted(self.directory.glob("*.log"))]
@@ -395,7 +414,12 @@ class LocalJob:
         if isinstance(event, WorkersLost):
             self._nodes = tuple(n for n in self._nodes if n not in event.node_ids)
             return True
-        return isinstance(event, RescaleFailed) and event.is_group_dead
+        return (
+            isinstance(event, RescaleFailed)
+            and event.is_group_dead
+            # Another order is under way otherwise.
+            and event.generation == self._generation
+        )
 
     def _received(self, sender: _Connection, message: Any) -> None:
         if isinstance(message, StoreSet):

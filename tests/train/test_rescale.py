@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,30 @@ def test_random_rescales_and_deaths_end_as_an_undisturbed_run(
     assert_as_undisturbed(config)
     assert_exactly_once(job, config)
     assert sum(isinstance(event, RescaleDone) for event in job.events) >= 7
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_orders_and_deaths_at_any_moment_end_as_an_undisturbed_run(
+    seed: int, start: StartJob, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    config = Config(str(tmp_path), step_s=0.05, epochs=3, batch=draw.choice([2, 5, 16]))
+    job = start(config, checkpoint_every_s=0.3)
+    job.wait_rescaled(job.order(["a"]))
+    for _ in range(8):
+        # Warming, connecting, switching or recovering: whatever it is at.
+        if draw.random() < 0.4 and job.nodes_in_use:
+            job.kill(draw.choice(job.nodes_in_use))
+        else:
+            job.order(draw.sample(NODES, draw.randint(1, len(NODES))))
+        threading.Event().wait(draw.choice([0, 0.05, 0.2, 0.4]))
+    config.hurry()
+    while job.wait_for(lambda: job.has_finished or job.is_idle) and not job.has_finished:
+        # All were dead at once: the controller would start it anew.
+        job.order(["a"])
+    job.wait_ended()
+    assert_as_undisturbed(config)
+    assert_exactly_once(job, config)
 
 
 def test_two_of_four_die_at_once(start: StartJob, tmp_path: Path) -> None:

@@ -229,11 +229,12 @@ class Membership:
         with self._changed:
             return self._next is not None and self._next.is_immediate
 
-    @property
-    def announced(self) -> PrepareGroup | None:
-        """What announced the next generation, if one was."""
+    def await_announced(self) -> PrepareGroup:
+        """Wait until a generation is announced that does without the present group."""
         with self._changed:
-            return self._next.announced if self._next else None
+            self._changed.wait_for(lambda: self._next is not None and self._next.is_immediate)
+            assert self._next is not None
+            return self._next.announced
 
     def lose(self) -> None:
         """Give the present group up, so that the others notice, too.

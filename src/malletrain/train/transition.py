@@ -56,7 +56,9 @@ class Transition:
             self._membership.lose()
         except CannotAbortError as error:
             self._note(f"starting over in a new process image: {error}")
-            revive(self._state, self._membership.announced)
+            self._link.is_waiting = True
+            # What is announced while the script starts anew is lost, so this one must not be.
+            revive(self._state, self._membership.await_announced())
 
     def await_next(self, epoch_samples: int) -> None:
         """Wait for the next generation, and train in it from here on."""
