@@ -18,6 +18,7 @@ from rich.table import Table
 BENCHMARKS = {
     "allocate": "bench.allocate",
     "controller": "bench.controller",
+    "journal": "bench.journal",
     "rescale": "bench.rescale",
     "overhead": "bench.overhead",
 }
