@@ -93,6 +93,8 @@ class Membership:
         self._left: Group | None = None
         self._next: NextGroup | None = None
         self._is_over = False
+        #: Groups are to be built by the next process image.
+        self._is_image_over = False
 
     # -- the link's thread ------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Membership:
             )
             if message.is_immediate:
                 self._revoke()
-            if rank is not None:
+            if rank is not None and not self._is_image_over:
                 threading.Thread(
                     target=self._build,
                     args=(self._next, rank),
@@ -178,7 +180,10 @@ class Membership:
         try:
             group = Group.build(rendezvous)
         except RuntimeError as error:
-            self._tell_failure(target, str(error).splitlines()[0])
+            with self._changed:
+                is_wanted = self._next is target
+            if is_wanted:
+                self._tell_failure(target.generation, str(error).splitlines()[0])
             return
         with self._changed:
             if self._next is not target:
@@ -194,15 +199,12 @@ class Membership:
         timeout_s = self._settings.collective_timeout_s
         return ChannelStore(self._job_id, generation, self._send, self._answers, timeout_s)
 
-    def _tell_failure(self, target: NextGroup, reason: str) -> None:
-        with self._changed:
-            if self._next is not target:
-                return
+    def _tell_failure(self, generation: int, reason: str) -> None:
         self._send(
             GroupFailed(
                 worker_id=self._worker_id,
                 job_id=self._job_id,
-                generation=target.generation,
+                generation=generation,
                 reason=reason,
             )
         )
@@ -229,8 +231,19 @@ class Membership:
         with self._changed:
             return self._next is not None and self._next.is_immediate
 
-    def await_announced(self) -> PrepareGroup:
-        """Wait until a generation is announced that does without the present group."""
+    def await_another_life(self) -> PrepareGroup:
+        """Build nothing more in this process image; wait for what the next image is to build.
+
+        Addresses that this image has published are of no use to the next, so a group in the
+        making is given up, and the controller announces another.
+        """
+        with self._changed:
+            self._is_image_over = True
+            begun = self._next
+            if begun is not None and begun.is_member:
+                self._forget_next()
+        if begun is not None and begun.is_member:
+            self._tell_failure(begun.generation, "starting over in a new process image")
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None and self._next.is_immediate)
             assert self._next is not None

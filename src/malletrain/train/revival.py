@@ -3,8 +3,10 @@
 Aborting a communicator has open bugs, and a process with a stuck one can neither train nor leave.
 So the worker keeps its state in shared memory and executes its script anew under the same pid: to
 its agent it is the same worker, which connects again; to its job a member that needs no joiner's
-warm-up and no checkpoint. Tested on the CPU with a group that refuses to be released; never yet
-with NCCL itself.
+warm-up and no checkpoint. What is announced in the seconds that this takes goes unheard: a second
+change within them ends in the controller's deadline for a switch.
+
+Tested on the CPU with a group that refuses to be released; never yet with NCCL itself.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class FormerLife:
     #: As `TrainingState.generation`.
     generation: int
     #: The generation that it was told to go to.
-    announced: PrepareGroup | None
+    announced: PrepareGroup
 
 
-def revive(state: TrainingState, announced: PrepareGroup | None) -> NoReturn:
+def revive(state: TrainingState, announced: PrepareGroup) -> NoReturn:
     """Keep the state and execute the script anew."""
     directory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     descriptor, path = tempfile.mkstemp(prefix="malletrain-", dir=directory)
@@ -46,7 +48,7 @@ def revive(state: TrainingState, announced: PrepareGroup | None) -> NoReturn:
         "header": snapshot.header,
         "tensors": [tensor.cpu() for tensor in snapshot.tensors],
         "generation": state.generation,
-        "announced": encode(announced) if announced else b"",
+        "announced": encode(announced),
     }
     with os.fdopen(descriptor, "wb") as file:
         torch.save(kept, file)
@@ -66,5 +68,5 @@ def recall(environment: MutableMapping[str, str]) -> FormerLife | None:
     return FormerLife(
         snapshot=Snapshot(kept["header"], tuple(kept["tensors"])),
         generation=kept["generation"],
-        announced=decode(kept["announced"], ToWorker) if kept["announced"] else None,
+        announced=decode(kept["announced"], ToWorker),
     )

@@ -361,8 +361,7 @@ class Session:
         """Take up where this process was before it executed its script anew."""
         self._state.restore(former.snapshot)
         self._state.generation = former.generation
-        if former.announced:
-            worker.membership.receive(former.announced)
+        worker.membership.receive(former.announced)
 
     def _warm_up(self, course: Course, fetcher: Fetcher, worker: _Worker) -> Iterator[Any]:
         """Train a few steps whose effect is undone: what is slow at first is over then."""

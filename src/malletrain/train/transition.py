@@ -58,7 +58,7 @@ class Transition:
             self._note(f"starting over in a new process image: {error}")
             self._link.is_waiting = True
             # What is announced while the script starts anew is lost, so this one must not be.
-            revive(self._state, self._membership.await_announced())
+            revive(self._state, self._membership.await_another_life())
 
     def await_next(self, epoch_samples: int) -> None:
         """Wait for the next generation, and train in it from here on."""
