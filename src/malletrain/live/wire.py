@@ -22,6 +22,11 @@ Suspending: `PrepareGroup(g, members=())` then `Switch(g)`: at the agreed step t
 saves a durable checkpoint and all exit (with `is_immediate` at once, at its newest whole step).
 Starting from none: `is_immediate` too; the state comes from the newest durable checkpoint, if
 there is one.
+
+A connection may break with messages under way. An agent sends again what is not proved to have
+arrived; the controller says again, when the agent calls, what the rescale under way asks of its
+node. So receivers take no notice of what they know: a worker id is started once, a generation
+prepared once.
 """
 
 from __future__ import annotations
