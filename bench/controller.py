@@ -24,7 +24,7 @@ import httpx
 from bench.harness import Result
 from malletrain.config import LiveSettings
 from malletrain.core.model import Node
-from malletrain.live.wire import Message, PrepareGroup
+from malletrain.wire import Message, PrepareGroup
 from tests.live.fake_agents import FakeAgent
 from tests.live.rig import TOKEN, running
 

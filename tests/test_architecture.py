@@ -11,13 +11,16 @@ import malletrain
 
 ROOT = Path(malletrain.__file__).parent
 
+#: Modules that know nothing of the product.
+LEAVES = {"errors", "frames", "processes"}
 #: Package -> packages of ours that it may import. Modules named alone are allowed as such.
 MAY_IMPORT = {
     "core": {"errors"},
     "allocate": {"core", "errors"},
-    "batch": {"core", "errors", "frames", "processes"},
-    "train": {"core.model", "live.wire", "errors", "frames", "processes"},
-    "live": {"core", "allocate", "batch", "config", "errors", "frames", "processes"},
+    "batch": {"core", *LEAVES},
+    "train": {"core.model", "wire", *LEAVES},
+    "node": {"core.model", "wire", "clock", *LEAVES},
+    "live": {"core", "allocate", "batch", "wire", "clock", "config", *LEAVES},
     "report": {"core", "live.store", "errors"},
     "cli": {"core", "allocate", "batch", "live", "report", "config", "errors"},
 }

@@ -76,7 +76,7 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
 
 
 class WorkerDefaults(Struct, frozen=True, kw_only=True):
-    """What every worker is told: see `live.wire.WorkerSettings`."""
+    """What every worker is told: see `wire.WorkerSettings`."""
 
     checkpoint_every_s: float = 60.0
     checkpoints_kept: int = 2

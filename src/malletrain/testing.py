@@ -29,7 +29,8 @@ from malletrain.core.events import AnyEvent, JobFinished, RescaleDone, RescaleFa
 from malletrain.errors import MalleTrainError, WireError
 from malletrain.frames import Unframer, frame
 from malletrain.live.rescale import FlowSettings, Output, RescaleFlow, Send, StartOn, StopNow
-from malletrain.live.wire import (
+from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
+from malletrain.wire import (
     JOB_ID_ENV,
     MAX_MESSAGE_BYTES,
     SECRET_ENV,
@@ -55,7 +56,6 @@ from malletrain.live.wire import (
     decode,
     encode,
 )
-from malletrain.live.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
 
 #: What workers need and take long to import.
 PRELOAD = ("numpy", "torch", "torch._dynamo", "torch.distributed", "malletrain.train")
@@ -81,7 +81,7 @@ class WarmParent:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
-            command = [sys.executable, "-m", "malletrain.live.zygote", "--listen-fd"]
+            command = [sys.executable, "-m", "malletrain.node.zygote", "--listen-fd"]
             self._process = subprocess.Popen(
                 [*command, str(listener.fileno()), "--preload", ",".join(preload)],
                 pass_fds=[listener.fileno()],

@@ -11,7 +11,7 @@ import pytest
 
 from malletrain.batch.base import BatchSystem
 from malletrain.errors import BatchError
-from malletrain.live.wire import (
+from malletrain.wire import (
     AgentHello,
     AgentLeaving,
     StartWorkers,
@@ -21,7 +21,7 @@ from malletrain.live.wire import (
     WorkerStart,
 )
 from tests.leftovers import no_process_left
-from tests.live.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp, NodeGone
+from tests.node.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp, NodeGone
 
 
 class BatchContract:

@@ -18,10 +18,10 @@ from malletrain.config import LocalSettings
 from malletrain.errors import BatchError, TraceError
 from malletrain.frames import frame
 from malletrain.live.main import local_batch
-from malletrain.live.wire import AgentHello, AgentLeaving, WorkerExited
+from malletrain.wire import AgentHello, AgentLeaving, WorkerExited
 from tests.batch.contract import BatchContract, busy_node, start_worker
 from tests.leftovers import is_alive, wait_until
-from tests.live.fake_controller import TOKEN, FakeController, HungUp
+from tests.node.fake_controller import TOKEN, FakeController, HungUp
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +102,7 @@ class TestLocal(BatchContract):
         async with FakeController() as controller, self.started(tmp_path, controller) as batch:
             await busy_node(batch, controller, tmp_path, "train")
             host = host_process(tmp_path)
-            zygote = next(p for p in host.children() if "malletrain.live.zygote" in p.cmdline())
+            zygote = next(p for p in host.children() if "malletrain.node.zygote" in p.cmdline())
             (fork,) = zygote.children()
             zygote.kill()
             another = await busy_node(batch, controller, tmp_path, "train")

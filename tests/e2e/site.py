@@ -99,7 +99,7 @@ class Site:
         run = str(self.state_dir.path)
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []
-            if "malletrain.live.agent" in line and node_id in line and run in " ".join(line):
+            if "malletrain.node.agent" in line and node_id in line and run in " ".join(line):
                 return process
         raise AssertionError(f"{node_id} has no agent")
 

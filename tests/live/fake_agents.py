@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from malletrain.core.model import Node
-from malletrain.live.wire import (
+from malletrain.wire import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
     AbortGroup,

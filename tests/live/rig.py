@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from malletrain.allocate.exact import ExactAllocator
 from malletrain.batch.base import OnLost
+from malletrain.clock import WallClock
 from malletrain.config import Config, LiveSettings
 from malletrain.core.apply import check
 from malletrain.core.model import Cluster, Job, Node
 from malletrain.core.problem import Allocator
 from malletrain.errors import BatchError
 from malletrain.live.api import Api, HttpServer, bind
-from malletrain.live.clock import WallClock
 from malletrain.live.controller import Controller
 from malletrain.live.orders import Orders
 from malletrain.live.state_dir import StateDir

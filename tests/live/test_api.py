@@ -16,7 +16,7 @@ from malletrain.core.model import Node, Phase
 from malletrain.errors import UserError
 from malletrain.live.api import MAX_BODY_BYTES, bind
 from malletrain.live.logs import PAGE_BYTES, page
-from malletrain.live.wire import MAX_MESSAGE_BYTES, PROTOCOL, AgentHello, WorkerWarm, encode
+from malletrain.wire import MAX_MESSAGE_BYTES, PROTOCOL, AgentHello, WorkerWarm, encode
 from tests.live.rig import TOKEN, Rig, running
 from tests.live.stories import run
 

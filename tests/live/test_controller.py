@@ -28,7 +28,7 @@ from malletrain.core.problem import Allocation, Problem
 from malletrain.core.settings import CoreSettings, RestartSettings
 from malletrain.errors import JournalWriteError
 from malletrain.live.store import SqliteStore, read_events, read_history
-from malletrain.live.wire import (
+from malletrain.wire import (
     Message,
     PrepareGroup,
     ReleaseNode,

@@ -4,7 +4,7 @@ import pytest
 
 from malletrain.live import rendezvous as module
 from malletrain.live.rendezvous import Rendezvous
-from malletrain.live.wire import StoreAdd, StoreGet, StoreSet, StoreValue
+from malletrain.wire import StoreAdd, StoreGet, StoreSet, StoreValue
 
 
 class Room:

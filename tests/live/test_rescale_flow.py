@@ -25,7 +25,7 @@ from malletrain.live.rescale import (
     StartOn,
     StopNow,
 )
-from malletrain.live.wire import (
+from malletrain.wire import (
     AbortGroup,
     GroupFailed,
     GroupReady,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from malletrain.errors import WireError
-from malletrain.live.wire import FromAgent, Progress, Saved, decode, encode
+from malletrain.wire import FromAgent, Progress, Saved, decode, encode
 
 PROGRESS = Progress(
     worker_id="w",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from malletrain.live.wire import WorkerHello
 from malletrain.testing import LocalJob, WarmParent
+from malletrain.wire import WorkerHello
 from tests.leftovers import is_alive, no_process_left, wait_until
 from tests.train.script import Config
 

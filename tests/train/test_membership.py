@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from malletrain.live.wire import AbortGroup, GroupReady, PrepareGroup, Switch, WorkerSettings
 from malletrain.train.membership import Membership
+from malletrain.wire import AbortGroup, GroupReady, PrepareGroup, Switch, WorkerSettings
 
 
 class Worker:

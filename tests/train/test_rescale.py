@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from malletrain.core.events import JobFinished, RescaleDone, WorkersLost
-from malletrain.live.wire import Progress, Saved, Switched, WorkDone
 from malletrain.testing import LocalJob
+from malletrain.wire import Progress, Saved, Switched, WorkDone
 from tests.train.conftest import StartJob
 from tests.train.outcome import (
     TOLERANCE,

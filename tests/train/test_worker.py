@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from malletrain.core.events import JobFinished
-from malletrain.live.wire import STACK_SIGNAL, Heartbeat, Noted, Saved
 from malletrain.testing import LocalJob
 from malletrain.train.link import AGENT_LOST_STATUS
+from malletrain.wire import STACK_SIGNAL, Heartbeat, Noted, Saved
 from tests.leftovers import wait_until
 from tests.train.conftest import StartJob
 from tests.train.script import Config

@@ -86,7 +86,7 @@ class Machine:
         """Start a node's agent as the leader of a process group."""
         run_dir = self._run_dir / str(next(self._serials))
         run_dir.mkdir(mode=0o700)
-        command = [sys.executable, "-m", "malletrain.live.agent", "--node-id", node_id]
+        command = [sys.executable, "-m", "malletrain.node.agent", "--node-id", node_id]
         command += ["--group", group, "--run-dir", str(run_dir)]
         command += ["--zygote", str(self._zygote_socket), *self._agent_options, *options]
         pid = processes.start_bound(command, log_path=log_path, is_group_leader=True)
@@ -115,7 +115,7 @@ class Machine:
 
     def _start_zygote(self) -> None:
         fd = self._listener.fileno()
-        command = [sys.executable, "-m", "malletrain.live.zygote", "--listen-fd", str(fd)]
+        command = [sys.executable, "-m", "malletrain.node.zygote", "--listen-fd", str(fd)]
         self._zygote_pid = processes.start_bound(
             [*command, "--preload", ",".join(self._preload)],
             log_path=self._log_path,

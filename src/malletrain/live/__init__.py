@@ -1,1 +1,1 @@
-"""The live system: controller, journal, agents, and what they say to each other."""
+"""The controller: journal, decisions carried out, API, and the protocol with agents and workers."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from malletrain.core.events import RescaleDone, RescaleFailed, WorkersLost
 from malletrain.live.crew import Crew, Worker
 from malletrain.live.flow import Output, Send, StopNow
-from malletrain.live.wire import AbortGroup, WorkerInfo
+from malletrain.wire import AbortGroup, WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)

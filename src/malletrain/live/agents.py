@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from malletrain import __version__
+from malletrain.clock import Clock, within
 from malletrain.config import LiveSettings
 from malletrain.core.model import Node
 from malletrain.errors import WireError
 from malletrain.live.alarms import Alarms
-from malletrain.live.clock import Clock, within
 from malletrain.live.ports import Connection
-from malletrain.live.wire import (
+from malletrain.wire import (
     PROTOCOL,
     AgentHello,
     AgentLeaving,

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Hashable
 from itertools import count
 
-from malletrain.live.clock import Clock
+from malletrain.clock import Clock
 
 
 class Alarms:

@@ -39,7 +39,7 @@ from malletrain.live.orders import Orders
 from malletrain.live.ports import JobPaths
 from malletrain.live.requests import NodeCount, Submission
 from malletrain.live.views import job_view, node_view
-from malletrain.live.wire import MAX_MESSAGE_BYTES
+from malletrain.wire import MAX_MESSAGE_BYTES
 
 MAX_BODY_BYTES = 1024 * 1024
 #: A WebSocket close reason has 123 bytes at most.

@@ -17,6 +17,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from malletrain.clock import Clock
 from malletrain.config import Config
 from malletrain.core.actions import Rescale
 from malletrain.core.apply import apply, replay
@@ -36,7 +37,6 @@ from malletrain.core.model import Cluster, Job
 from malletrain.core.problem import Allocator
 from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
 from malletrain.live.alarms import Alarms
-from malletrain.live.clock import Clock
 from malletrain.live.executor import Executor
 from malletrain.live.inbox import Entry, Inbox
 from malletrain.live.ports import JobPaths, Offload, in_thread

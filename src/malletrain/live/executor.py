@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
+from malletrain.clock import Clock
 from malletrain.config import LiveSettings, WorkerDefaults
 from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import (
@@ -32,7 +33,6 @@ from malletrain.core.events import (
 from malletrain.core.model import Cluster, JobSpec, Node
 from malletrain.live.agents import Agents
 from malletrain.live.alarms import Alarms
-from malletrain.live.clock import Clock
 from malletrain.live.homes import Homes
 from malletrain.live.ports import JobPaths
 from malletrain.live.rendezvous import Rendezvous
@@ -45,7 +45,7 @@ from malletrain.live.rescale import (
     StopNow,
 )
 from malletrain.live.survivors import Survivors, holds_nodes, journalled
-from malletrain.live.wire import (
+from malletrain.wire import (
     AgentHello,
     AgentLeaving,
     GroupFailed,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from malletrain.core.events import AnyEvent
-from malletrain.live.wire import AbortGroup, PrepareGroup, Switch, Switched, WorkerExited
+from malletrain.wire import AbortGroup, PrepareGroup, Switch, Switched, WorkerExited
 
 
 @dataclass(frozen=True, slots=True)

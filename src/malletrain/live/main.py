@@ -15,9 +15,9 @@ from pathlib import Path
 from malletrain.allocate.exact import ExactAllocator
 from malletrain.batch.base import BatchSystem
 from malletrain.batch.local import PRELOAD, LocalBatch
+from malletrain.clock import WallClock
 from malletrain.config import Config, LocalSettings
 from malletrain.live.api import Api, HttpServer, bind
-from malletrain.live.clock import WallClock
 from malletrain.live.controller import Controller
 from malletrain.live.orders import Orders
 from malletrain.live.state_dir import Endpoint, StateDir, claim

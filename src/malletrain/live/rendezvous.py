@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from malletrain.live.wire import StoreAdd, StoreGet, StoreSet, StoreValue
+from malletrain.wire import StoreAdd, StoreGet, StoreSet, StoreValue
 
 #: Per space. Gloo's keys are under 1 KiB a pair of members.
 MAX_SPACE_BYTES = 64 * 1024 * 1024

@@ -2,7 +2,7 @@
 
 Knows no network, no clock and no process: the controller feeds it and carries out what it
 returns, and so does the harness of the training library's tests. The steps are those of
-`live.wire`. It trusts nothing to order: any worker may die, and any message come late, at any
+`wire`. It trusts nothing to order: any worker may die, and any message come late, at any
 point.
 """
 
@@ -25,7 +25,7 @@ from malletrain.live.flow import (
     StopNow,
     end_in_words,
 )
-from malletrain.live.wire import (
+from malletrain.wire import (
     AbortGroup,
     GroupFailed,
     GroupReady,

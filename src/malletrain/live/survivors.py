@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from malletrain.core.model import Job
 from malletrain.live.adoption import Journalled
-from malletrain.live.wire import Message, Switched, WorkerExited, WorkerInfo
+from malletrain.wire import Message, Switched, WorkerExited, WorkerInfo
 
 
 class Survivors:

@@ -17,7 +17,8 @@ from typing import Any
 
 from malletrain.errors import TrainError, WireError
 from malletrain.frames import Unframer, frame
-from malletrain.live.wire import (
+from malletrain.processes import die_with_parent
+from malletrain.wire import (
     JOB_ID_ENV,
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -33,7 +34,6 @@ from malletrain.live.wire import (
     decode,
     encode,
 )
-from malletrain.processes import die_with_parent
 
 _HEARTBEAT_S = 1.0
 _WELCOME_TIMEOUT_S = 30.0

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from malletrain.live.wire import (
+from malletrain.train.group import Group, Rendezvous
+from malletrain.train.store import Answers, ChannelStore
+from malletrain.wire import (
     AbortGroup,
     GroupFailed,
     GroupReady,
@@ -25,8 +27,6 @@ from malletrain.live.wire import (
     Switch,
     WorkerSettings,
 )
-from malletrain.train.group import Group, Rendezvous
-from malletrain.train.store import Answers, ChannelStore
 
 #: Rendezvous key that says the leaving members have saved the state.
 _HANDOVER_KEY = "handover"

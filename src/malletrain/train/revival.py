@@ -21,8 +21,8 @@ from typing import NoReturn
 
 import torch
 
-from malletrain.live.wire import PrepareGroup, ToWorker, decode, encode
 from malletrain.train.state import Snapshot, TrainingState
+from malletrain.wire import PrepareGroup, ToWorker, decode, encode
 
 REVIVED_ENV = "MALLETRAIN_REVIVED_FROM"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file of a name that nobody can guess

@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from malletrain.errors import TrainError
-from malletrain.live.wire import STACK_SIGNAL, Noted, Progress, Saved, WorkDone, WorkerWarm
 from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
 from malletrain.train.data import Course, Plan, Position, mix, seed_all
@@ -39,6 +38,7 @@ from malletrain.train.stepping import (
 )
 from malletrain.train.transition import Transition
 from malletrain.train.undo import BufferKeeper
+from malletrain.wire import STACK_SIGNAL, Noted, Progress, Saved, WorkDone, WorkerWarm
 
 _logger = logging.getLogger("malletrain.train")
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 # The type stubs do not know that torch.distributed has it, too.
 from torch._C._distributed_c10d import Store
 
-from malletrain.live.wire import StoreAdd, StoreGet, StoreSet, StoreValue
+from malletrain.wire import StoreAdd, StoreGet, StoreSet, StoreValue
 
 
 class Answers:

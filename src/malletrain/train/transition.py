@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from malletrain.live.wire import Switched
 from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
 from malletrain.train.group import CannotAbortError, Group, GroupLostError
@@ -16,6 +15,7 @@ from malletrain.train.link import AgentLink
 from malletrain.train.membership import Membership, NextGroup
 from malletrain.train.revival import revive
 from malletrain.train.state import TrainingState
+from malletrain.wire import Switched
 
 
 class Leave(Protocol):

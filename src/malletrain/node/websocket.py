@@ -11,8 +11,8 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from malletrain.live.uplink import Connection
-from malletrain.live.wire import MAX_MESSAGE_BYTES
+from malletrain.node.uplink import Connection
+from malletrain.wire import MAX_MESSAGE_BYTES
 
 _AGENT_PATH = "/v1/agent"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}

@@ -37,7 +37,7 @@ from msgspec import Struct
 from malletrain import processes
 from malletrain.errors import WireError
 from malletrain.frames import Unframer, frame
-from malletrain.live import worker_start
+from malletrain.node import worker_start
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 #: SIGKILL works at once but for a process in a driver: then there is no more to do.
@@ -233,7 +233,7 @@ def preload(names: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="malletrain.live.zygote", description=__doc__)
+    parser = argparse.ArgumentParser(prog="malletrain.node.zygote", description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--fd", type=int, help="connected socket of the one agent to serve")
     where.add_argument("--listen-fd", type=int, help="listening socket of a whole machine")

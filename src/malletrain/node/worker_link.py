@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from malletrain.clock import Clock, within
 from malletrain.errors import UserError, WireError
 from malletrain.frames import frame, read_frame
-from malletrain.live.clock import Clock, within
-from malletrain.live.wire import (
+from malletrain.wire import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
     FromWorker,

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Protocol
 
+from malletrain.clock import Clock, within
 from malletrain.errors import WireError
-from malletrain.live.clock import Clock, within
-from malletrain.live.wire import (
+from malletrain.wire import (
     PROTOCOL,
     AgentHello,
     Message,

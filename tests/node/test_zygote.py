@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from malletrain.frames import Unframer, frame
-from malletrain.live import worker_start
-from malletrain.live.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
+from malletrain.node import worker_start
+from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
 from tests.leftovers import is_alive, no_process_left, wait_until
 
 
@@ -80,7 +80,7 @@ class Client:
 
 @contextmanager
 def start_zygote(*options: str, fds: Sequence[int], cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "malletrain.live.zygote", *options]
+    command = [sys.executable, "-m", "malletrain.node.zygote", *options]
     with subprocess.Popen(command, pass_fds=fds, cwd=cwd) as process:
         try:
             yield process

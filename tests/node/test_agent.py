@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from malletrain.live.wire import (
+from malletrain.wire import (
     AgentHello,
     AgentLeaving,
     GroupReady,
@@ -35,7 +35,7 @@ from malletrain.live.wire import (
     WorkerWarm,
 )
 from tests.leftovers import is_alive, no_process_left, wait_until
-from tests.live.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp
+from tests.node.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,7 @@ class Node:
 async def agent(folder: Path, controller: FakeController, *options: str) -> AsyncIterator[Node]:
     token_file = folder / "token"
     token_file.write_text(TOKEN)
-    command = ["-m", "malletrain.live.agent", "--controller", controller.url, "--node-id", "n1"]
+    command = ["-m", "malletrain.node.agent", "--controller", controller.url, "--node-id", "n1"]
     command += ["--token-file", str(token_file), "--run-dir", str(folder / "run"), *options]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, process_group=0)
     try:

@@ -16,7 +16,7 @@ import msgspec
 
 from malletrain.errors import WireError
 from malletrain.frames import frame, read_frame
-from malletrain.live.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
+from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
 
 _MAX_REPLY_BYTES = 65536
 
@@ -124,7 +124,7 @@ class ZygoteLauncher:
 
 def _start_zygote(connection: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
     fd = str(connection.fileno())
-    command = [sys.executable, "-m", "malletrain.live.zygote", "--fd", fd]
+    command = [sys.executable, "-m", "malletrain.node.zygote", "--fd", fd]
     return subprocess.Popen(
         [*command, "--preload", ",".join(preload)],
         stdin=subprocess.DEVNULL,

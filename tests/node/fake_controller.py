@@ -11,7 +11,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from malletrain.live.wire import (
+from malletrain.wire import (
     PROTOCOL,
     AgentHello,
     FromAgent,

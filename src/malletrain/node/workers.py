@@ -14,10 +14,13 @@ from typing import Any
 
 import msgspec
 
+from malletrain.clock import Clock, within
 from malletrain.errors import WireError
-from malletrain.live.clock import Clock, within
-from malletrain.live.launcher import Launcher
-from malletrain.live.wire import (
+from malletrain.node.launcher import Launcher
+from malletrain.node.worker_link import WorkerLink
+from malletrain.node.worker_start import NOT_RUNNABLE
+from malletrain.node.zygote import Spawn
+from malletrain.wire import (
     JOB_ID_ENV,
     SECRET_ENV,
     SOCKET_ENV,
@@ -43,9 +46,6 @@ from malletrain.live.wire import (
     WorkerWarm,
     WorkerWelcome,
 )
-from malletrain.live.worker_link import WorkerLink
-from malletrain.live.worker_start import NOT_RUNNABLE
-from malletrain.live.zygote import Spawn
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024

@@ -11,7 +11,7 @@ import threading
 import time
 
 from malletrain.frames import Unframer, frame
-from malletrain.live.wire import (
+from malletrain.wire import (
     JOB_ID_ENV,
     MAX_MESSAGE_BYTES,
     PROTOCOL,

@@ -21,13 +21,14 @@ from pathlib import Path
 
 import msgspec
 
+from malletrain.clock import Clock, WallClock, within
 from malletrain.core.model import Node
 from malletrain.errors import MalleTrainError
-from malletrain.live.clock import Clock, WallClock, within
-from malletrain.live.launcher import Launcher, ZygoteLauncher
-from malletrain.live.uplink import Connect, Uplink
-from malletrain.live.websocket import WebSocketConnector
-from malletrain.live.wire import (
+from malletrain.node.launcher import Launcher, ZygoteLauncher
+from malletrain.node.uplink import Connect, Uplink
+from malletrain.node.websocket import WebSocketConnector
+from malletrain.node.workers import WatchSettings, Workers
+from malletrain.wire import (
     PROTOCOL,
     AgentHello,
     AgentLeaving,
@@ -38,7 +39,6 @@ from malletrain.live.wire import (
     ToAgent,
     Welcome,
 )
-from malletrain.live.workers import WatchSettings, Workers
 
 #: The end must be over before the batch system's SIGKILL.
 _MARGIN_S = 0.5
@@ -209,7 +209,7 @@ class _Over(Exception):  # noqa: N818 - no error
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="malletrain.live.agent", description=__doc__)
+    parser = argparse.ArgumentParser(prog="malletrain.node.agent", description=__doc__)
     add = parser.add_argument
     add("--controller", required=True, help="its url, or a JSON file with a `url`")
     add("--token-file", type=Path, required=True)

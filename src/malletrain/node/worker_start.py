@@ -21,7 +21,7 @@ from types import ModuleType, TracebackType
 from typing import NoReturn
 
 from malletrain import processes
-from malletrain.live.wire import STACK_SIGNAL
+from malletrain.wire import STACK_SIGNAL
 
 NOT_RUNNABLE = 126
 NOT_FOUND = 127

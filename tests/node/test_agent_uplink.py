@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from malletrain.core.model import Node
-from malletrain.live.uplink import Uplink
-from malletrain.live.wire import (
+from malletrain.node.uplink import Uplink
+from malletrain.wire import (
     PROTOCOL,
     AgentHello,
     FromAgent,

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.live.launcher import OnExit
-from malletrain.live.wire import (
+from malletrain.node.launcher import OnExit
+from malletrain.node.workers import WatchSettings, Workers
+from malletrain.node.zygote import Spawn
+from malletrain.wire import (
     PROTOCOL,
     STACK_SIGNAL,
     Heartbeat,
@@ -22,8 +24,6 @@ from malletrain.live.wire import (
     WorkerSettings,
     WorkerStart,
 )
-from malletrain.live.workers import WatchSettings, Workers
-from malletrain.live.zygote import Spawn
 from tests.live.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,1 @@
+"""What runs on a node: the agent, and the warm parent that forks its workers."""
