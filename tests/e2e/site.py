@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from malletrain.cli.client import Client, connect
+from malletrain.errors import UserError
 from malletrain.live.requests import Submission
 from malletrain.live.state_dir import StateDir
 from malletrain.live.views import JobView
@@ -91,8 +92,13 @@ class Site:
             client.add_nodes(count)
 
     def remove(self, node_id: str, *, is_abrupt: bool = False) -> None:
+        """Have a node taken back; one that died meanwhile is gone already."""
         with self.client() as client:
-            client.remove_node(node_id, is_abrupt=is_abrupt)
+            try:
+                client.remove_node(node_id, is_abrupt=is_abrupt)
+            except UserError as error:
+                if "there is no node" not in str(error):
+                    raise
 
     def agent(self, node_id: str) -> psutil.Process:
         """The agent's process, found by its command line below this site's host."""
