@@ -20,6 +20,7 @@ BENCHMARKS = {
     "controller": "bench.controller",
     "journal": "bench.journal",
     "rescale": "bench.rescale",
+    "system": "bench.system",
     "overhead": "bench.overhead",
 }
 
