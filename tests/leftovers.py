@@ -17,13 +17,15 @@ _LIMIT_S = 10.0
 @contextmanager
 def no_process_left() -> Iterator[None]:
     """Mark the environment; fail where a marked process outlives the test."""
-    mark = uuid.uuid4().hex
+    mark, outer = uuid.uuid4().hex, os.environ.get(_MARK)
     os.environ[_MARK] = mark
     try:
         yield
         wait_until(lambda: not _marked(mark), lambda: f"processes are left: {_marked(mark)}")
     finally:
-        os.environ.pop(_MARK)
+        del os.environ[_MARK]
+        if outer is not None:
+            os.environ[_MARK] = outer
         for process in _marked(mark):
             process.kill()
 

@@ -19,7 +19,6 @@ from malletrain.core.events import (
     Configured,
     DecisionTaken,
     JobCancelled,
-    JobFailed,
     JobFinished,
     JobNoted,
     JobResumed,
@@ -223,7 +222,7 @@ def _decision_taken(cluster: Cluster, event: DecisionTaken) -> Cluster:
 
 def _ordered(cluster: Cluster, job_id: str, generation: int, node_ids: tuple[str, ...]) -> Cluster:
     job = cluster.jobs[job_id]
-    rescaling = Rescaling(generation, node_ids, cluster.now_s, len(job.node_ids))
+    rescaling = Rescaling(generation, node_ids, len(job.node_ids))
     job = replace(job, generation=generation, rescaling=rescaling)
     return _with_job(cluster, job)
 
@@ -378,13 +377,6 @@ def _job_finished(cluster: Cluster, event: JobFinished) -> Cluster:
     return _observe_stability(cluster, _with_job(finished, ended), 1)
 
 
-def _job_failed(cluster: Cluster, event: JobFailed) -> Cluster:
-    job = cluster.jobs.get(event.job_id)
-    if job is None or job.is_over:
-        return cluster
-    return _end(cluster, job, Phase.FAILED, event.reason)
-
-
 def _woke_up(cluster: Cluster, event: WokeUp) -> Cluster:
     if cluster.wake_at_s is not None and event.at_s >= cluster.wake_at_s:
         return replace(cluster, wake_at_s=None)
@@ -407,7 +399,6 @@ _HANDLERS: dict[type, Callable[[Cluster, Any], Cluster]] = {
     CheckpointSaved: _checkpoint_saved,
     JobNoted: _job_noted,
     JobFinished: _job_finished,
-    JobFailed: _job_failed,
     DecisionTaken: _decision_taken,
     WokeUp: _woke_up,
 }

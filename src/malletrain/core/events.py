@@ -126,11 +126,6 @@ class JobFinished(Event, frozen=True):
     samples: float
 
 
-class JobFailed(Event, frozen=True):
-    job_id: str
-    reason: str
-
-
 class DecisionTaken(Event, frozen=True):
     """What was decided, so that replaying the journal needs no allocator."""
 
@@ -160,7 +155,6 @@ AnyEvent = (
     | CheckpointSaved
     | JobNoted
     | JobFinished
-    | JobFailed
     | DecisionTaken
     | WokeUp
 )

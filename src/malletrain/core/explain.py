@@ -53,10 +53,14 @@ def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
     low, high = curve.interval(most)
     scales = sorted({now + 1, min(2 * max(now, 1), most), most})
     beliefs = "; ".join(
-        f"{rates[n] - rates[now]:+,.0f} on {n} ({low[n]:,.0f} to {high[n]:,.0f} in all)"
+        f"on {n} {_gain(rates[n] - rates[now])}, {low[n]:,.0f} to {high[n]:,.0f} in all"
         for n in scales
     )
-    return [f"With more nodes it would gain, in samples/s, with 95% confidence: {beliefs}."]
+    return [f"With more nodes it would, in samples/s with 95% confidence: {beliefs}."]
+
+
+def _gain(difference: float, digits: str = ",.0f") -> str:
+    return f"{'gain' if difference >= 0 else 'lose'} {abs(difference):{digits}}"
 
 
 def _why_not_more(cluster: Cluster, job: Job, allocator: Allocator) -> list[str]:
@@ -71,9 +75,10 @@ def _why_not_more(cluster: Cluster, job: Job, allocator: Allocator) -> list[str]
         return lines
     own = float(claim.values[more] - claim.values[given])
     others = _others_lose(problem, claim, given, more, allocator)
+    unit = cluster.settings.objective.value
     lines.append(
-        f"With {more} it would be worth {own:,.4g} more over the next {problem.horizon_s:.0f} s, "
-        f"and cost the other jobs {others:,.4g}."
+        f"With {more} it would {_gain(own, ',.4g')} over the next {problem.horizon_s:.0f} s, and "
+        f"the other jobs would lose {others:,.4g} (in units of the objective, {unit})."
     )
     return lines
 

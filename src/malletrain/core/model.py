@@ -30,12 +30,6 @@ class Node(Struct, frozen=True):
     is_released: bool = False
 
 
-class JobKind(enum.Enum):
-    PLAIN = "plain"
-    TRIAL = "trial"
-    ARCHITECTURE = "architecture"
-
-
 class Launch(Struct, frozen=True):
     """How to start a worker of the job on a node."""
 
@@ -54,7 +48,6 @@ class JobSpec(Struct, frozen=True):
     #: Jobs with one key are the same model at the same global batch: they share a learned curve.
     model_key: str
     owner: str = ""
-    kind: JobKind = JobKind.PLAIN
     #: The job is done after this many samples; None leaves the end to the script.
     work_samples: float | None = None
     weight: float = 1.0
@@ -89,7 +82,6 @@ class Rescaling(Struct, frozen=True):
     generation: int
     #: In rank order; empty to suspend or stop.
     node_ids: tuple[str, ...]
-    asked_at_s: float
     #: Members that it had then.
     from_nodes: int = 0
 

@@ -9,7 +9,6 @@ from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop
 from malletrain.core.events import (
     AnyEvent,
     JobCancelled,
-    JobFailed,
     JobFinished,
     JobResumed,
     JobSubmitted,
@@ -29,7 +28,6 @@ _CAUSES: dict[type, str] = {
     JobSuspended: "suspended",
     JobResumed: "resumed",
     JobFinished: "finished",
-    JobFailed: "failed",
     WorkersLost: "lost a worker",
     RescaleFailed: "could not be rescaled",
 }

@@ -1,0 +1,15 @@
+"""No test may leave a process behind, whatever it tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.leftovers import no_process_left
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    with no_process_left():
+        yield
