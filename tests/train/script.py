@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -45,6 +46,8 @@ class Config:
     step_s: float = 0.0
     #: Groups refuse to be given up in the worker's first life, as NCCL's may.
     cannot_abort: bool = False
+    #: Once the file `full` appears, files take no more than this; 0 for any size.
+    file_limit_bytes: int = 0
     #: Leave the loop after so many steps.
     leave_after: int | None = None
 
@@ -54,6 +57,9 @@ class Config:
 
     def hurry(self) -> None:
         Path(self.directory, "hurry").touch()
+
+    def fill_up(self) -> None:
+        Path(self.directory, "full").touch()
 
 
 class Branches(nn.Module):
@@ -111,6 +117,8 @@ class Items(Dataset[tuple[Tensor, Tensor]]):
 def make_model(kind: str) -> nn.Module:
     if kind == "branches":
         return Branches()
+    if kind == "wide":
+        return nn.Linear(FEATURES, 4000)
     norm = nn.BatchNorm1d(32) if kind == "norm" else nn.Identity()
     dropout = nn.Dropout(0.2) if kind == "norm" else nn.Identity()
     return nn.Sequential(nn.Linear(FEATURES, 32), norm, nn.Tanh(), dropout, nn.Linear(32, CLASSES))
@@ -166,6 +174,9 @@ def train(config: Config) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
         job.report(loss)
+        if config.file_limit_bytes and Path(config.directory, "full").exists():
+            # Python ignores SIGXFSZ: writing fails as on a full disk.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (config.file_limit_bytes,) * 2)
         if config.step_s and not Path(config.directory, "hurry").exists():
             time.sleep(config.step_s)
         if config.leave_after is not None and job.step + 1 >= config.leave_after:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from malletrain.train.checkpoint import BackgroundSaver, CheckpointError, Checkpoints, Mark
+from malletrain.train.checkpoint import (
+    BackgroundSaver,
+    CheckpointError,
+    Checkpoints,
+    Mark,
+    _write_manifest,
+)
 from malletrain.train.data import Position
 from malletrain.train.state import TrainingState
 
@@ -102,6 +111,76 @@ def test_a_failure_in_the_background_is_told(state: TrainingState, tmp_path: Pat
     saver.finish()
     assert len(told) == 1
     assert not saver.is_busy
+
+
+def test_the_real_writer_on_a_full_disk_leaves_nothing_but_the_last_good_one(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own, whose files may not grow."""
+    code = f"""
+import resource, threading
+from pathlib import Path
+from tests.train.test_checkpoint import fresh_state
+from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
+
+state = fresh_state()
+checkpoints = Checkpoints(Path({str(tmp_path)!r}), kept=2)
+checkpoints.save(state.snapshot(), Mark(1, 5))
+# Python ignores SIGXFSZ: writing fails.
+resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
+threading.excepthook = lambda raised: print("raised", raised.exc_type)
+saver = BackgroundSaver(checkpoints, lambda *_: print("saved"), print)
+for step in (6, 7):
+    saver.begin(state.snapshot(), Mark(1, step), 60)
+    saver.finish()
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = child.stdout.splitlines()
+    assert [line.split(" in ")[0] for line in lines] == [
+        f"cannot write a checkpoint of step {step}" for step in (6, 7)
+    ]
+    assert all(line.endswith(f"the last good one is {Mark(1, 5).name}") for line in lines)
+    assert [entry.name for entry in tmp_path.iterdir()] == [Mark(1, 5).name]
+
+
+def test_a_failure_clears_what_earlier_workers_left(state: TrainingState, tmp_path: Path) -> None:
+    left = tmp_path / f".{Mark(1, 4).name}.99"
+    left.mkdir()
+    full = Checkpoints(tmp_path, kept=1, writer=no_space)
+    with pytest.raises(CheckpointError, match="there is none before it"):
+        full.save(state.snapshot(), Mark(1, 6))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_torch_cannot_read_is_passed_over(
+    state: TrainingState, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    save_steps(checkpoints, state, Mark(1, 5), Mark(1, 6))
+    newest = tmp_path / Mark(1, 6).name
+    next(newest.glob("*.distcp")).write_bytes(b"other")
+    # Its checksums are right: it was damaged before it was written.
+    (newest / "malletrain.json").unlink()
+    _write_manifest(newest)
+    notes: list[str] = []
+    assert load_step(checkpoints, notes) == 5
+    assert len(notes) == 1
+
+
+def test_a_saver_that_gets_no_thread_tells_and_is_free(
+    state: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[str] = []
+    saver = BackgroundSaver(Checkpoints(tmp_path, kept=1), lambda *_: None, told.append)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    saver.begin(state.snapshot(), Mark(1, 6), 60)
+    assert not saver.is_busy
+    assert "can't start new thread" in told[0]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no-manifest", "garbage-manifest"])

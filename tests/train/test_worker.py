@@ -10,7 +10,7 @@ import pytest
 from malletrain.core.events import JobFinished
 from malletrain.testing import LocalJob
 from malletrain.train.link import AGENT_LOST_STATUS
-from malletrain.wire import STACK_SIGNAL, Heartbeat, Noted, Saved
+from malletrain.wire import STACK_SIGNAL, Heartbeat, Noted, Saved, Switched
 from tests.leftovers import wait_until
 from tests.train.conftest import StartJob
 from tests.train.script import Config
@@ -88,6 +88,30 @@ def test_a_checkpoint_that_cannot_be_written_is_noted_and_training_goes_on(
     job.wait_ended()
     assert isinstance(job.events[-1], JobFinished)
     assert not job.sent(Saved)
+
+
+def test_a_job_is_suspended_well_on_a_full_disk(start: StartJob, tmp_path: Path) -> None:
+    # The state has some 770 kB.
+    config = Config(str(tmp_path), model="wide", step_s=0.02, file_limit_bytes=256 * 1024)
+    job = start(config, checkpoint_every_s=0.1)
+    job.wait_rescaled(job.order(["a"]))
+    job.wait_for(lambda: job.sent(Saved))
+    config.fill_up()
+    first_failure = job.wait_for(lambda: job.sent(Noted))[0]
+    # Training goes on, and later ones are tried.
+    job.wait_for(lambda: [note for note in job.sent(Noted) if note != first_failure])
+    job.wait_rescaled(job.order([]))
+    assert [end.status for end in job.exits] == [0]
+    saved = job.sent(Saved)[-1]
+    note = job.sent(Noted)[-1].note
+    assert "cannot write a checkpoint of step" in note
+    assert f"the last good one is {Path(saved.path).name}" in note
+    left = [entry.name for entry in job.checkpoint_dir.iterdir() if entry.name.startswith(".")]
+    assert not left
+    # Without the limit, as on a disk that was cleared, it goes on from there.
+    (tmp_path / "full").unlink()
+    job.wait_rescaled(job.order(["b"]))
+    assert job.sent(Switched)[-1].step == saved.step
 
 
 def test_no_member_that_stays_hands_the_state_over(job: LocalJob, config: Config) -> None:

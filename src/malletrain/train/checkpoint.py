@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pickle
 import re
 import shutil
 import threading
@@ -25,6 +24,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -85,21 +85,27 @@ class Checkpoints:
         """Write a checkpoint; it exists completely or not at all.
 
         Raises:
-            CheckpointError: with the reason; earlier ones are untouched.
+            CheckpointError: with the reason, and which one is the newest now.
         """
         target = self._directory / mark.name
         aside = self._directory / f".{mark.name}.{os.getpid()}"
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._clear(aside)
-            self._writer(_tensors_by_name(snapshot), aside)
-            _write_manifest(aside)
+            self._write(snapshot, aside)
             self._put_in_place(aside, target)
-        except (OSError, RuntimeError, pickle.PickleError) as error:
+        except Exception as error:
+            raise CheckpointError(self._explain(error, mark)) from error
+        finally:
+            # After a failure, too: on a full disk they are what the next one has no room for.
             self._clear(aside)
-            raise CheckpointError(_explain(error, self._directory)) from error
-        self._prune(mark)
+            self._clear_leftovers(mark)
+        self._prune()
         return target
+
+    def _write(self, snapshot: Snapshot, aside: Path) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._clear(aside)
+        self._writer(_tensors_by_name(snapshot), aside)
+        _write_manifest(aside)
 
     def _put_in_place(self, aside: Path, target: Path) -> None:
         try:
@@ -111,13 +117,23 @@ class Checkpoints:
             self._clear(aside)
         _sync_directory(self._directory)
 
-    def _prune(self, newest: Mark) -> None:
+    def _prune(self) -> None:
         for mark in self.marks()[self._kept :]:
             self._clear(self._directory / mark.name)
+
+    def _clear_leftovers(self, newest: Mark) -> None:
         for entry in self._directory.glob(".g*-s*"):
             # Left by a worker that ended while it wrote.
             if entry.name[1:] < newest.name:
                 self._clear(entry)
+
+    def _explain(self, error: Exception, mark: Mark) -> str:
+        marks = self.marks()
+        good = f"the last good one is {marks[0].name}" if marks else "there is none before it"
+        return (
+            f"cannot write a checkpoint of step {mark.step} in {self._directory}: "
+            f"{_reason(error)}; {good}"
+        )
 
     @staticmethod
     def _clear(path: Path) -> None:
@@ -170,7 +186,13 @@ class BackgroundSaver:
             finally:
                 done.set_result(None)
 
-        threading.Thread(target=work, name="malletrain-checkpoint", daemon=True).start()
+        thread = threading.Thread(target=work, name="malletrain-checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The machine has no room for a thread now; it may have by the next checkpoint.
+            done.set_result(None)
+            self._on_failed(f"cannot begin a checkpoint of step {mark.step}: {error}")
 
     def save(self, snapshot: Snapshot, mark: Mark, samples: int) -> None:
         """Write now, and tell how it went."""
@@ -187,14 +209,13 @@ class BackgroundSaver:
             self._running.result()
 
 
-def _explain(error: Exception, directory: Path) -> str:
-    reason = str(error) or type(error).__name__
+def _reason(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
-            reason = "no space left on the device: free some or move the state directory"
+            return "no space left on the device: free some or move the state directory"
         cause = cause.__cause__ or cause.__context__
-    return f"cannot write a checkpoint in {directory}: {reason}; the last good one is kept"
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _tensors_by_name(snapshot: Snapshot) -> dict[str, Any]:
@@ -205,16 +226,25 @@ def _tensors_by_name(snapshot: Snapshot) -> dict[str, Any]:
 
 def _write_tensors(tensors: dict[str, Any], path: Path) -> None:
     writer = FileSystemWriter(path, sync_files=True)
-    with _single_process():
+    with _torch_format():
         save(tensors, storage_writer=writer, no_dist=True)
 
 
 @contextlib.contextmanager
-def _single_process() -> Iterator[None]:
-    """Not be warned that one process saves: all hold the same state."""
+def _torch_format() -> Iterator[None]:
+    """Use torch's format in one process, without its warning: all hold the same state.
+
+    Raises:
+        CheckpointError: in place of torch's own error, which is no `Exception` and would pass
+            every handler of failures.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
+        try:
+            yield
+        except CheckpointException as error:
+            cause, _ = next(iter(error.failures.values()))
+            raise CheckpointError(str(cause) or type(cause).__name__) from cause
 
 
 def _write_manifest(path: Path) -> None:
@@ -244,6 +274,16 @@ def _sync_directory(path: Path) -> None:
 
 def _read(path: Path) -> Snapshot:
     _check_files(path)
+    try:
+        tensors = _read_tensors(path)
+    except OSError as error:
+        # Gone since it was checked: a member that trains on has pruned it.
+        raise CheckpointError(str(error)) from error
+    header = tensors[_HEADER_KEY].numpy().tobytes()
+    return Snapshot(header, tuple(tensors[name] for name in names_of(header)))
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     reader = FileSystemReader(path)
     described = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Tensor] = {
@@ -251,10 +291,9 @@ def _read(path: Path) -> Snapshot:
         for name, entry in described.items()
         if isinstance(entry, TensorStorageMetadata)
     }
-    with _single_process():
+    with _torch_format():
         load(tensors, storage_reader=reader, no_dist=True)
-    header = tensors[_HEADER_KEY].numpy().tobytes()
-    return Snapshot(header, tuple(tensors[name] for name in names_of(header)))
+    return tensors
 
 
 def _check_files(path: Path) -> None:

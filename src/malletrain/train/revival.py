@@ -21,6 +21,7 @@ from typing import NoReturn
 
 import torch
 
+from malletrain.train.ending import flush_output
 from malletrain.train.state import Snapshot, TrainingState
 from malletrain.wire import PrepareGroup, ToWorker, decode, encode
 
@@ -53,8 +54,7 @@ def revive(state: TrainingState, announced: PrepareGroup) -> NoReturn:
     with os.fdopen(descriptor, "wb") as file:
         torch.save(kept, file)
     os.environ[REVIVED_ENV] = path
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606 - a list, never a shell
 
 

@@ -6,7 +6,6 @@ import faulthandler
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from malletrain.errors import TrainError
 from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
 from malletrain.train.data import Course, Plan, Position, mix, seed_all
+from malletrain.train.ending import end_process
 from malletrain.train.feed import AheadFeed, Feed, Fetcher
 from malletrain.train.gradients import Reducer, Verdict
 from malletrain.train.group import Group
@@ -207,9 +207,7 @@ class _Worker:
         if self._term_at_s is None or time.monotonic() < self._term_at_s + _TERM_GRACE_S:
             return
         self.membership.end()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_TERM_STATUS)
+        end_process(_TERM_STATUS)
 
 
 class Session:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
+from malletrain.train.ending import end_process
 from malletrain.train.group import CannotAbortError, Group, GroupLostError
 from malletrain.train.link import AgentLink
 from malletrain.train.membership import Membership, NextGroup
@@ -135,11 +134,9 @@ class Transition:
             mark = Mark(self._state.generation, position.step)
             self._saver.save(self._state.snapshot(), mark, position.samples)
         if target.is_saver and target.is_handover:
+            # Even where saving failed: then there is nothing newer to wait for.
             self._membership.hand_over(target.generation)
         if self._on_leave:
             self._on_leave()
         self._membership.end()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Not sys.exit: the user's code would see an exception in the middle of its loop.
-        os._exit(0)
+        end_process(0)
