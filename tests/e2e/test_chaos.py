@@ -151,3 +151,23 @@ def test_a_restarted_installation_goes_on_from_saved_state(site: Site, tmp_path:
     assert site.await_end("plain").phase == "finished"
     site.assert_exactly_once("plain", config)
     assert_as_undisturbed(config)
+
+
+def test_ending_right_after_a_restart_loses_nothing(site: Site, tmp_path: Path) -> None:
+    config = make_config(tmp_path / "plain")
+    site.submit("plain", config, most=2)
+    site.await_progress("plain")
+    before = site.job("plain")
+    site.kill_controller()
+    site.up()
+    # Its agents have not come back yet.
+    site.down()
+    site.up()
+    after = site.job("plain")
+    assert after.done_samples >= before.done_samples
+    config.hurry()
+    assert site.await_end("plain").phase == "finished"
+    finding = site.assert_exactly_once("plain", config)
+    # Nothing was trained that did not count: the state was saved where training stopped.
+    assert finding.void_steps == 0
+    assert_as_undisturbed(config)

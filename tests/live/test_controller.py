@@ -698,6 +698,90 @@ def test_shutting_down_saves_jobs_and_leaves_nothing_running(tmp_path: Path) -> 
     run(story())
 
 
+def test_a_controller_that_ends_at_once_first_takes_over_what_it_is_to_save(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig:
+            agent = rig.agent("n1")
+            await agent.call()
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            await agent.progress(only_worker(agent), 1, 500.0)
+            await rig.until(lambda _: rig.job(job_id).done_samples == 500.0)
+            rig.kill()
+        agent.samples = 800.0
+        agent.heard.clear()
+        async with running(tmp_path, live=replace(LIVE, reattach_s=60.0)) as rig:
+            ending = asyncio.create_task(rig.controller.shut_down())
+            await asyncio.sleep(0)
+            await come_back(agent, rig)
+            # What it said while no controller was there comes with it.
+            saved = Saved(
+                worker_id=only_worker(agent),
+                job_id=job_id,
+                generation=1,
+                step=8,
+                samples=800.0,
+                path="/c",
+            )
+            await agent.say(saved)
+            await ending
+            # It was asked to save its state, not killed.
+            (leaving,) = [m for m in agent.heard if isinstance(m, PrepareGroup)]
+            assert leaving.members == ()
+            assert any(isinstance(m, Switch) for m in agent.heard)
+            assert not [m for m in agent.heard if isinstance(m, StopWorkers)]
+            assert agent.is_released
+            assert not rig.cluster.nodes
+            assert rig.job(job_id).saved_samples == 800.0
+            assert rig.job(job_id).phase is Phase.ACTIVE
+
+    run(story())
+
+
+def test_an_end_that_nobody_heard_of_is_heard_by_a_controller_that_ends(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig:
+            agent = rig.agent("n1")
+            await agent.call()
+            job_id = await rig.submit(samples=1000)
+            await training(rig, job_id, "n1")
+            rig.kill()
+        await agent.hang_up()
+        worker = only_worker(agent)
+        ended = agent.workers.pop(worker)
+        async with running(tmp_path) as rig:
+            ending = asyncio.create_task(rig.controller.shut_down())
+            agent.url = rig.url
+            await agent.call()
+            agent.workers[worker] = ended
+            done = WorkDone(worker_id=worker, job_id=job_id, generation=1, step=9, samples=1000.0)
+            await agent.say(done)
+            await agent.end(worker, 0)
+            await ending
+            assert rig.job(job_id).phase is Phase.FINISHED
+            assert rig.job(job_id).done_samples == 1000.0
+
+    run(story())
+
+
+def test_a_controller_that_ends_waits_no_longer_than_its_limits_for_agents(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig:
+            agent = rig.agent("n1")
+            await agent.call()
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            rig.kill()
+        await agent.hang_up()
+        live = replace(LIVE, reattach_s=600.0, shutdown_limit_s=0.3)
+        async with running(tmp_path, live=live) as rig:
+            await rig.controller.shut_down()
+            assert not rig.cluster.nodes
+            assert rig.job(job_id).phase is Phase.ACTIVE
+
+    run(story())
+
+
 def test_an_event_that_cannot_be_applied_stops_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as rig:

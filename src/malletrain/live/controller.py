@@ -12,7 +12,7 @@ import asyncio
 import enum
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -108,6 +108,7 @@ class Controller:
         self._late: list[AnyEvent] = []
         self._last_decision: DecisionView | None = None
         self._stage = _Stage.RETURNING
+        self._is_asked_to_end = False
         #: What keeps the journal from being written, in words for the user.
         self.trouble = ""
 
@@ -190,22 +191,35 @@ class Controller:
             self._enter(_Stage.RETURNED)
 
     async def shut_down(self) -> None:
-        """Have every job save its state and end, within a limit, then release all nodes."""
-        deadline_at_s = self.now_s + self._live.shutdown_limit_s
-        self._enter(_Stage.ENDING)
-        while self._is_ending and self.now_s < deadline_at_s:
-            await self._clock.sleep(_POLL_S)
+        """Have every job save its state and end, within limits, then release all nodes."""
+        self._is_asked_to_end = True
+        if self._is_taking_over:
+            # Only a worker that was taken over can be asked to save its state.
+            await self._while(lambda: self._is_taking_over and not self.trouble)
+            if self._is_taking_over:
+                self._enter(_Stage.RETURNED)
+        else:
+            self._enter(_Stage.ENDING)
+        await self._while(lambda: self._is_ending)
         agents = self.executor.agents
         for node_id in agents.node_ids:
             agents.release(node_id, "the controller shuts down")
+        await self._while(lambda: bool(agents.node_ids) or len(self._inbox) > 0)
+
+    async def _while(self, is_so: Callable[[], bool]) -> None:
+        """Return when it is so no more, or `shutdown_limit_s` is over."""
         deadline_at_s = self.now_s + self._live.shutdown_limit_s
-        while (agents.node_ids or len(self._inbox)) and self.now_s < deadline_at_s:
+        while is_so() and self.now_s < deadline_at_s:
             await self._clock.sleep(_POLL_S)
+
+    @property
+    def _is_taking_over(self) -> bool:
+        return self._stage in (_Stage.RETURNING, _Stage.RETURNED)
 
     @property
     def _is_ending(self) -> bool:
         return not self.trouble and (
-            self._stage is _Stage.ENDING or self.executor.has_workers or len(self._inbox) > 0
+            self._stage is not _Stage.ENDED or self.executor.has_workers or len(self._inbox) > 0
         )
 
     def _enter(self, stage: _Stage) -> None:
@@ -236,7 +250,7 @@ class Controller:
         self.executor.adopt()
         if self._cluster.wake_at_s is not None:
             self.executor.wake_at(self._cluster.wake_at_s)
-        self._enter(_Stage.WORKING)
+        self._enter(_Stage.ENDING if self._is_asked_to_end else _Stage.WORKING)
 
     async def _suspend_all(self) -> None:
         running = [job for job in self._cluster.jobs.values() if job.held_node_ids]
