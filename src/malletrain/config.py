@@ -37,9 +37,23 @@ from malletrain.core.settings import CoreSettings
 from malletrain.errors import ConfigError
 
 
-class LiveSettings(Struct, frozen=True, kw_only=True):
-    """What the controller waits for, and for how long."""
+class AllocatorName(enum.Enum):
+    """Those of `malletrain.allocate.ALLOCATORS`, whose packages need not be loaded to name them."""
 
+    EXACT = "exact"
+    MILP = "milp"
+    FIFO = "fifo"
+    EQUAL_SHARE = "equal-share"
+    GREEDY = "greedy"
+    PAPERS_MILP_HALF_RANGE_BUG = "papers-milp-half-range-bug"
+
+
+class LiveSettings(Struct, frozen=True, kw_only=True):
+    """Who decides for the controller, what it waits for, and for how long."""
+
+    allocator: AllocatorName = AllocatorName.EXACT
+    #: After this long an allocator that does integer programming stops searching.
+    allocator_time_limit_s: float = 10.0
     #: What follows an event within this time is decided together with it.
     settle_s: float = 0.02
     #: Reports of progress alone lead to a decision at most this often.
@@ -144,6 +158,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "core.horizon.min_s": (1e-3, math.inf),
     "core.horizon.memory_s": (1e-3, math.inf),
     "core.restart.backoff_factor": (1.0, math.inf),
+    "live.allocator_time_limit_s": (0.01, math.inf),
     "live.ping_every_s": (0.1, math.inf),
     "live.journal_retry_s": (0.01, math.inf),
     "live.outbox_messages": (10, math.inf),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.config import Config, parse
+from malletrain.allocate import ALLOCATORS
+from malletrain.config import AllocatorName, Config, parse
 from malletrain.core.settings import AdvisorKind, ObjectiveKind
 from malletrain.errors import ConfigError
 
@@ -26,6 +27,7 @@ def test_every_part_can_be_set() -> None:
         fixed_s = 60
         [live]
         agent_away_limit_s = 3
+        allocator = "equal-share"
         [worker]
         interface = "ib0"
         [local]
@@ -39,10 +41,15 @@ def test_every_part_can_be_set() -> None:
     assert config.core.advisor.kind is AdvisorKind.INVERSE_ORDER
     assert config.core.horizon.fixed_s == 60.0
     assert config.live.agent_away_limit_s == 3.0
+    assert config.live.allocator is AllocatorName.EQUAL_SHARE
     assert config.worker.interface == "ib0"
     assert config.local.max_nodes == 16
     assert config.local.hang_limit_s == 600.0
     assert config.local.heartbeat_limit_s == 30.0
+
+
+def test_every_allocator_can_be_named() -> None:
+    assert [name.value for name in AllocatorName] == list(ALLOCATORS)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,7 @@ def test_every_part_can_be_set() -> None:
         ("[core]\nadvisor = 'x'", r"core.advisor must be a table: write \[core.advisor\]"),
         ("[live]\nping_every_s = 'often'", "live.ping_every_s: expected `float`, got `str`"),
         ("[core]\nobjective = 'best'", "core.objective: .*'best'.* samples, speedup"),
+        ("[live]\nallocator = 'best'", "live.allocator: .*'best'.* exact, milp, fifo, equal-share"),
         ("[core.advisor]\nmin_steps = 1", "core.advisor.min_steps = 1 is out of range: at least 2"),
         ("[core.advisor]\nrelative_precision = 2.0", "out of range: at most 1"),
         ("[live]\nreattach_s = -1", "live.reattach_s = -1 is out of range: at least 0"),

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from malletrain.allocate import ALLOCATORS
 from malletrain.allocate.exact import ExactAllocator
-from malletrain.config import Config
+from malletrain.config import AllocatorName, Config, LiveSettings
 from malletrain.core.apply import replay
 from malletrain.core.events import (
     AnyEvent,
@@ -27,6 +28,7 @@ from malletrain.core.model import Activity, Phase
 from malletrain.core.problem import Allocation, Problem
 from malletrain.core.settings import CoreSettings, RestartSettings
 from malletrain.errors import JournalWriteError
+from malletrain.live.main import chosen_allocator
 from malletrain.live.store import SqliteStore, read_events, read_history
 from malletrain.wire import (
     Message,
@@ -287,6 +289,18 @@ def test_what_comes_while_the_allocator_runs_is_decided_next(tmp_path: Path) -> 
                 )
                 await leaving.hang_up()
             assert agent.connection is not None
+
+    run(story())
+
+
+@pytest.mark.parametrize("name", [n for n in AllocatorName if n is not AllocatorName.EXACT])
+def test_any_allocator_can_decide(tmp_path: Path, name: AllocatorName) -> None:
+    async def story() -> None:
+        allocator = chosen_allocator(LiveSettings(allocator=name, allocator_time_limit_s=7.0))
+        assert type(allocator) is ALLOCATORS[name.value]
+        assert getattr(allocator, "time_limit_s", 7.0) == 7.0
+        async with running(tmp_path, allocator=allocator) as rig, rig.agent("n1"):
+            await training(rig, await rig.submit(max_nodes=1), "n1")
 
     run(story())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from malletrain.allocate.baselines import (
     EqualShareAllocator,
@@ -26,12 +27,15 @@ ALLOCATORS: dict[str, Callable[[], Allocator]] = {
 }
 
 
-def allocator(name: str) -> Allocator:
-    """Return the allocator of this name, with its default limits.
+def allocator(name: str, time_limit_s: float | None = None) -> Allocator:
+    """Return the allocator of this name, with this limit if it is one that knows time.
 
     Raises:
         ConfigError: there is none.
     """
     if name not in ALLOCATORS:
         raise ConfigError(f"there is no allocator {name!r}; there are {', '.join(ALLOCATORS)}")
-    return ALLOCATORS[name]()
+    made = ALLOCATORS[name]()
+    if time_limit_s is not None and isinstance(made, MilpAllocator | PapersMilpWithHalfRangeBug):
+        return replace(made, time_limit_s=time_limit_s)
+    return made

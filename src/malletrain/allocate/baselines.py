@@ -99,7 +99,7 @@ def _check(problem: Problem, name: str) -> None:
     if problem.cells:
         raise UserError(
             f"the {name} allocator counts nodes of one kind, but the problem has cells "
-            '(classes, lifetimes, power): set the allocator to "milp"'
+            '(classes, lifetimes, power): set live.allocator = "milp"'
         )
     Offer.of(problem)
 

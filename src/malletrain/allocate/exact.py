@@ -35,7 +35,7 @@ class ExactAllocator:
         if problem.cells:
             raise UserError(
                 "the exact allocator counts nodes of one kind, but the problem has cells "
-                '(classes, lifetimes, power): set the allocator to "milp"'
+                '(classes, lifetimes, power): set live.allocator = "milp"'
             )
         offer = Offer.of(problem, sets_owners_apart=bool(problem.quotas))
         offer.reward_staying(problem.claims)

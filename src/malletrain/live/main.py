@@ -12,11 +12,12 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from malletrain.allocate.exact import ExactAllocator
+from malletrain.allocate import allocator
 from malletrain.batch.base import BatchSystem
 from malletrain.batch.local import PRELOAD, LocalBatch
 from malletrain.clock import WallClock
-from malletrain.config import Config, LocalSettings
+from malletrain.config import Config, LiveSettings, LocalSettings
+from malletrain.core.problem import Allocator
 from malletrain.live.api import Api, HttpServer, bind
 from malletrain.live.controller import Controller
 from malletrain.live.orders import Orders
@@ -55,7 +56,11 @@ async def _serve(state_dir: StateDir, config: Config, port: int) -> None:
     store = SqliteStore(state_dir.journal_path)
     with contextlib.closing(store), contextlib.closing(bind(HOST, port)) as listener:
         controller = Controller(
-            config, store=store, allocator=ExactAllocator(), clock=WallClock(), paths=state_dir
+            config,
+            store=store,
+            allocator=chosen_allocator(config.live),
+            clock=WallClock(),
+            paths=state_dir,
         )
         await controller.recover()
         await _Process(state_dir, controller, batch, listener).run()
@@ -115,6 +120,11 @@ class _Process:
         wanted = self._controller.config.local.nodes - len(self._controller.cluster.nodes)
         if wanted > 0:
             await self._batch.add_nodes(wanted)
+
+
+def chosen_allocator(live: LiveSettings) -> Allocator:
+    """Make the allocator as it is configured."""
+    return allocator(live.allocator.value, live.allocator_time_limit_s)
 
 
 def local_batch(
