@@ -24,13 +24,14 @@ def parent() -> Iterator[WarmParent]:
 
 
 @pytest.fixture
-def start(parent: WarmParent, tmp_path: Path) -> Iterator[StartJob]:
+def start(parent: WarmParent) -> Iterator[StartJob]:
     """Start a job of the script; all its processes must be gone at the end."""
     jobs: list[LocalJob] = []
 
     def make(config: Config, **settings: Any) -> LocalJob:
         settings = {"report_every_s": 0.02, "checkpoint_every_s": 3600.0, **settings}
-        jobs.append(LocalJob(config.command, tmp_path, parent, settings=settings))
+        directory = Path(config.directory)
+        jobs.append(LocalJob(config.command, directory, parent, settings=settings))
         return jobs[-1]
 
     yield make

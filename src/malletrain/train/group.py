@@ -6,7 +6,7 @@ nothing to a blocked collective; only closing its connections frees it, here and
 So a group knows its sockets and can shut them from any thread (`cut`).
 
 On a GPU the gradients travel over NCCL and every decision over a gloo group beside it. The NCCL
-half is untested: this project is developed without GPUs.
+half is tested where there are GPUs (`pytest -m gpu`).
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def _build_gloo(rendezvous: Rendezvous) -> Any:
     gloo = cast(Any, dist).ProcessGroupGloo
     interface = rendezvous.interface or os.environ.get(_ENVIRONMENT_INTERFACE, "")
     device = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
-    options = gloo._Options()  # noqa: SLF001 - the only way to name device and timeout
-    options._devices = [device]  # noqa: SLF001
-    options._timeout = timedelta(seconds=rendezvous.timeout_s)  # noqa: SLF001
+    options = gloo._Options()  # noqa: SLF001 - only it takes a device and a timeout
+    options._devices = [device]  # noqa: SLF001 - as torch's own test suite does
+    _set_timeout(options, rendezvous)
     store = PrefixStore("gloo", rendezvous.store)
     return gloo(store, rendezvous.rank, rendezvous.workers, options)
 
@@ -214,11 +214,15 @@ def _build_nccl(rendezvous: Rendezvous) -> Any:
     """Connect eagerly: a lazy first collective could deadlock with the present group's."""
     nccl = cast(Any, dist).ProcessGroupNCCL
     options = nccl.Options()
-    options._timeout = timedelta(seconds=rendezvous.timeout_s)  # noqa: SLF001
+    _set_timeout(options, rendezvous)
     store = PrefixStore("nccl", rendezvous.store)
     group = nccl(store, rendezvous.rank, rendezvous.workers, options)
     group.eager_connect_single_device(rendezvous.device)
     return group
+
+
+def _set_timeout(options: Any, rendezvous: Rendezvous) -> None:
+    options._timeout = timedelta(seconds=rendezvous.timeout_s)  # noqa: SLF001 - it has no public name
 
 
 def _abort_nccl(group: Any) -> None:
