@@ -73,12 +73,12 @@ def _interval(ratios: list[float]) -> tuple[float, float]:
 
 def train() -> None:
     import torch  # noqa: PLC0415 - only workers need it
-    import torch.distributed as dist  # noqa: PLC0415
-    from torch.nn import functional  # noqa: PLC0415
-    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415 - only workers need it
+    from torch.nn import functional  # noqa: PLC0415 - only workers need it
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - only workers need it
 
-    import malletrain.train as mt  # noqa: PLC0415
-    from bench.wide_model import (  # noqa: PLC0415
+    import malletrain.train as mt  # noqa: PLC0415 - only workers need it, it imports torch
+    from bench.wide_model import (  # noqa: PLC0415 - only workers need it, it imports torch
         GLOBAL_BATCH,
         make_data,
         make_model,

@@ -22,10 +22,10 @@ class BufferKeeper:
         """Take the present values as those to go back to; unchanged buffers cost nothing."""
         if not self._copies:
             self._copies = [buffer.detach().clone() for buffer in self._buffers]
-            self._versions = [buffer._version for buffer in self._buffers]  # noqa: SLF001 - torch's counter of in-place changes has no public name
+            self._versions = [_version(buffer) for buffer in self._buffers]
             return
         for number, buffer in enumerate(self._buffers):
-            version = buffer._version  # noqa: SLF001
+            version = _version(buffer)
             if version != self._versions[number]:
                 self._copies[number].copy_(buffer.detach())
                 self._versions[number] = version
@@ -35,3 +35,7 @@ class BufferKeeper:
         with torch.no_grad():
             for buffer, copy in zip(self._buffers, self._copies, strict=True):
                 buffer.copy_(copy)
+
+
+def _version(buffer: Tensor) -> int:
+    return buffer._version  # noqa: SLF001 - torch's counter of in-place changes has no public name
