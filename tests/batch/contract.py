@@ -48,7 +48,7 @@ class BatchContract:
         """Give an adapter that serves this controller; all its nodes are gone at the end."""
         (folder / "token").write_text(TOKEN)
         batch = self.make(folder)
-        await batch.start(controller.url, folder / "token", controller.node_gone)
+        await batch.start(controller.url, folder / "token", controller)
         try:
             yield batch
         finally:

@@ -21,7 +21,7 @@ from malletrain.live.main import local_batch
 from malletrain.wire import AgentHello, AgentLeaving, WorkerExited
 from tests.batch.contract import BatchContract, busy_node, start_worker
 from tests.leftovers import is_alive, wait_until
-from tests.node.fake_controller import TOKEN, FakeController, HungUp
+from tests.node.fake_controller import TOKEN, BatchEnded, FakeController, HungUp
 
 pytestmark = pytest.mark.anyio
 
@@ -49,9 +49,20 @@ class TestLocal(BatchContract):
             below = [process.pid for process in host.children(recursive=True)]
             assert len(below) == 4  # zygote, agent, the agent's fork of the zygote, worker
             host.kill()
+            # Nobody had to ask.
+            ended = await controller.hears(BatchEnded)
+            assert "malletrain down, then malletrain up" in ended.reason
             wait_until(lambda: not any(map(is_alive, below)), lambda: "something is left")
             with pytest.raises(BatchError, match=r"has ended.*host\.log"):
                 await batch.add_nodes(1)
+
+    async def test_an_end_that_was_asked_for_is_no_news(self, tmp_path: Path) -> None:
+        async with FakeController() as controller:
+            async with self.started(tmp_path, controller) as batch:
+                await batch.detach()
+            async with self.started(tmp_path, controller):
+                pass
+            assert not [m for m in controller.heard if isinstance(m, BatchEnded)]
 
     async def test_a_killed_host_is_followed_by_another(self, tmp_path: Path) -> None:
         async with FakeController() as controller:
@@ -71,7 +82,7 @@ class TestLocal(BatchContract):
         (tmp_path / "token").write_text(TOKEN)
         async with FakeController() as controller:
             batch = local_batch(tmp_path, LocalSettings(hang_limit_s=0.5), preload=())
-            await batch.start(controller.url, tmp_path / "token", controller.node_gone)
+            await batch.start(controller.url, tmp_path / "token", controller)
             await start_worker(batch, controller, tmp_path, "stuck")
             exited = await controller.hears(WorkerExited)
             assert exited.reason == "hung: no step for 0.5 s"
@@ -81,7 +92,7 @@ class TestLocal(BatchContract):
         (tmp_path / "token").write_text(TOKEN)
         async with FakeController() as controller:
             batch = self.make(tmp_path, away_limit_s=0.3)
-            await batch.start(controller.url, tmp_path / "token", controller.node_gone)
+            await batch.start(controller.url, tmp_path / "token", controller)
             await busy_node(batch, controller, tmp_path, "train")
             host = host_process(tmp_path)
             below = [process.pid for process in host.children(recursive=True)]
@@ -134,7 +145,7 @@ class TestLocal(BatchContract):
         async with FakeController() as controller:
             batch = self.make(tmp_path, **options)
             assert batch.max_nodes == 2
-            await batch.start(controller.url, tmp_path / "token", controller.node_gone)
+            await batch.start(controller.url, tmp_path / "token", controller)
             hellos = [await controller.hears(AgentHello) for _ in range(2)]
             assert {(h.node.id, h.node.group) for h in hellos} == {("a1", "a"), ("b1", "b")}
             assert (await controller.hears(HungUp)).node_id == "a1"
@@ -155,7 +166,7 @@ class TestLocal(BatchContract):
         (tmp_path / "local" / "host.lock").mkdir(parents=True)
         batch = self.make(tmp_path)
         with pytest.raises(BatchError, match=r"host\.log"):
-            await batch.start("http://127.0.0.1:1", tmp_path / "token", FakeController().node_gone)
+            await batch.start("http://127.0.0.1:1", tmp_path / "token", FakeController())
         assert "host: [Errno 21] Is a directory" in (tmp_path / "local" / "host.log").read_text()
 
     def test_it_is_a_batch_system(self, tmp_path: Path) -> None:

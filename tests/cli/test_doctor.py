@@ -31,6 +31,7 @@ HEALTHY = Facts(
     now_s=1_760_000_000.0,
     controller_url="http://127.0.0.1:4711",
     controller_problem="",
+    controller_trouble="",
 )
 
 
@@ -84,6 +85,13 @@ def test_each_trouble_has_its_advice(
     assert advice in found.advice
     others = [other for other in diagnose(facts) if other.check != check]
     assert {other.verdict for other in others} == {Verdict.OK}
+
+
+def test_what_the_controller_complains_of_is_told_with_what_to_do() -> None:
+    trouble = "the process that keeps the local nodes has ended: restart the controller"
+    found = finding(replace(HEALTHY, controller_trouble=trouble), "controller")
+    assert found.verdict is Verdict.FAIL
+    assert found.found == trouble
 
 
 def test_the_port_of_the_own_controller_is_no_trouble() -> None:

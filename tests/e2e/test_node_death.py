@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.batch.local_host import read_host_file
 from malletrain.core.events import NodesLost
 from malletrain.live.store import read_events
 from tests.e2e.site import Site
@@ -43,6 +44,21 @@ def test_the_batch_system_tells_of_a_killed_node(site: Site) -> None:
     os.killpg(site.agent(killed).pid, signal.SIGKILL)
     wait_until(lambda: _lost(site) == [killed], lambda: f"lost: {_lost(site)}", 60.0)
     wait_until(lambda: site.nodes() == [other], lambda: str(site.nodes()))
+
+
+def test_the_death_of_the_host_is_told_at_once_with_what_to_do(site: Site) -> None:
+    wait_until(lambda: len(site.nodes()) == 2, lambda: str(site.nodes()), 60.0)
+    host = read_host_file(site.state_dir.path / "local")
+    assert host is not None
+    os.kill(host.pid, signal.SIGKILL)
+    wait_until(lambda: not site.nodes(), lambda: str(site.nodes()), 60.0)
+    with site.client() as client:
+        assert "malletrain down, then malletrain up" in client.state().trouble
+    site.down()
+    site.up()
+    wait_until(lambda: len(site.nodes()) == 2, lambda: str(site.nodes()), 60.0)
+    with site.client() as client:
+        assert client.state().trouble == ""
 
 
 def _lost(site: Site) -> list[str]:

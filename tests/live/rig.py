@@ -13,7 +13,7 @@ import httpx
 from msgspec.structs import replace
 
 from malletrain.allocate.exact import ExactAllocator
-from malletrain.batch.base import OnLost
+from malletrain.batch.base import BatchListener
 from malletrain.clock import WallClock
 from malletrain.config import Config, LiveSettings
 from malletrain.core.apply import check
@@ -46,7 +46,9 @@ class FakeBatch:
     max_nodes: int | None = 8
     asked: list[Any] = field(default_factory=list)
 
-    async def start(self, controller_url: str, token_file: Path, on_lost: OnLost) -> None: ...
+    async def start(
+        self, controller_url: str, token_file: Path, listener: BatchListener
+    ) -> None: ...
 
     async def add_nodes(self, count: int) -> None:
         if self.max_nodes is not None and count > self.max_nodes:

@@ -242,6 +242,24 @@ def test_the_batch_system_may_know_of_a_death_first(tmp_path: Path) -> None:
     run(story())
 
 
+def test_the_end_of_the_batch_system_is_told_and_no_node_waited_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        live = replace(LIVE, agent_away_limit_s=60.0, agent_closed_limit_s=60.0)
+        async with running(tmp_path, live=live) as rig, rig.agent("n1"), rig.agent("n2"):
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1", "n2")
+            rig.controller.batch_ended("the batch system has ended: restart the controller")
+            await rig.until(lambda cluster: not cluster.nodes)
+            assert rig.job(job_id).activity is Activity.WAITING
+            assert rig.job(job_id).failures == 0
+            state = (await rig.http.get("/v1/state")).json()
+            assert state["trouble"] == "the batch system has ended: restart the controller"
+            # What needs no node is still done.
+            assert (await rig.http.post(f"/v1/jobs/{job_id}/cancel")).status_code == 200
+
+    run(story())
+
+
 def test_an_agent_that_reads_nothing_is_given_up(tmp_path: Path) -> None:
     async def story() -> None:
         live = replace(LIVE, outbox_messages=10)

@@ -36,6 +36,14 @@ class NodeGone:
     node_id: str
 
 
+@dataclass(frozen=True)
+class BatchEnded:
+    """The batch system is no more."""
+
+    reason: str
+
+
+Heard = Message | HungUp | NodeGone | BatchEnded
 TOKEN = "a-test-token"
 #: The script of workers that need no PyTorch.
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
@@ -46,7 +54,7 @@ class FakeController:
     """Welcomes agents, keeps what they say, and sends what the test wants."""
 
     def __init__(self, stop_worker_ids: tuple[str, ...] = ()) -> None:
-        self.heard: list[Message | HungUp | NodeGone] = []
+        self.heard: list[Heard] = []
         self.tokens: list[str | None] = []
         self.connections: dict[str, ServerConnection] = {}
         self.welcome = Welcome(
@@ -110,11 +118,14 @@ class FakeController:
             pass
         await self._hear(HungUp(node_id))
 
-    def node_gone(self, node_id: str, _reason: str) -> None:
-        """Hear what a batch system says (see `batch.base.OnLost`)."""
+    def node_lost(self, node_id: str, _reason: str) -> None:
+        """Hear what a batch system says (see `batch.base.BatchListener`)."""
         self._telling.append(asyncio.create_task(self._hear(NodeGone(node_id))))
 
-    async def _hear(self, message: Message | HungUp | NodeGone) -> None:
+    def batch_ended(self, reason: str) -> None:
+        self._telling.append(asyncio.create_task(self._hear(BatchEnded(reason))))
+
+    async def _hear(self, message: Heard) -> None:
         async with self._news:
             self.heard.append(message)
             self._news.notify_all()

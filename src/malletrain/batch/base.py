@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-#: Takes a node's id and, in words, how it is known that nothing of the node runs any more.
-OnLost = Callable[[str, str], None]
+
+class BatchListener(Protocol):
+    """Who is told what the batch system says unasked."""
+
+    def node_lost(self, node_id: str, reason: str) -> None:
+        """Nothing of the node runs any more; the reason is how this is known."""
+        ...
+
+    def batch_ended(self, reason: str) -> None:
+        """The batch system is no more, nor are its nodes; the reason says what to do about it."""
+        ...
 
 
 class BatchSystem(Protocol):
@@ -18,12 +26,12 @@ class BatchSystem(Protocol):
         """The most nodes that it could ever give at once; None where nobody knows."""
         ...
 
-    async def start(self, controller_url: str, token_file: Path, on_lost: OnLost) -> None:
+    async def start(self, controller_url: str, token_file: Path, listener: BatchListener) -> None:
         """Have agents call this controller, those of an earlier one's nodes too.
 
-        `on_lost` is called as soon as a node is known to be gone, however it ended: an agent that
-        was killed cannot say so, and its silence is long to wait for. Nodes that were lost while
-        there was no controller are told first.
+        A node is told lost as soon as it is known to be gone, however it ended: an agent that was
+        killed cannot say so, and its silence is long to wait for. Nodes that were lost while there
+        was no controller are told first.
 
         Raises:
             BatchError: it cannot be reached.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain.batch import trace
-from malletrain.batch.base import OnLost
+from malletrain.batch.base import BatchListener
 from malletrain.batch.local_host import (
     AddNodes,
     Attach,
@@ -58,16 +58,18 @@ class LocalBatch:
         self._agent_options = ["--", *agent_options] if agent_options else []
         self._link: HostLink | None = None
         self._host_pid = 0
+        #: Its end is what was asked for.
+        self._is_stopping = False
 
     @property
     def max_nodes(self) -> int:
         return self._max_nodes
 
-    async def start(self, controller_url: str, token_file: Path, on_lost: OnLost) -> None:
-        self._link = await self._connect(on_lost)
+    async def start(self, controller_url: str, token_file: Path, listener: BatchListener) -> None:
+        self._link = await self._connect(listener)
         if self._link is None:
             await self._start_host()
-            self._link = await self._connect(on_lost)
+            self._link = await self._connect(listener)
         try:
             await self._ask(_attach(controller_url, token_file))
         except BatchError:
@@ -88,6 +90,7 @@ class LocalBatch:
     async def stop(self) -> None:
         if self._link is None:
             return
+        self._is_stopping = True
         with contextlib.suppress(BatchError):
             await self._ask(Shutdown())
         await _ended(self._host_pid)
@@ -96,23 +99,25 @@ class LocalBatch:
     async def _ask(self, request: Request) -> None:
         reply = await self._link.ask(request) if self._link else None
         if reply is None:
-            raise BatchError(
-                f"the process that keeps the local nodes has ended, and they with it: its log "
-                f"{self._log} says why; restart the controller",
-                is_transient=False,
-            )
+            raise BatchError(self._end_in_words, is_transient=False)
         if isinstance(reply, Refused):
             raise BatchError(reply.reason, is_transient=reply.is_transient)
         self._host_pid = reply.pid
 
-    async def _connect(self, on_lost: OnLost) -> HostLink | None:
+    async def _connect(self, listener: BatchListener) -> HostLink | None:
         """Return None where there is no host, or it was killed."""
         host = read_host_file(self._host_dir)
         if host is None:
             return None
-        return await HostLink.open(
-            host.socket_path, lambda node_id: on_lost(node_id, "nothing of it runs any more")
-        )
+
+        def gone(node_id: str) -> None:
+            listener.node_lost(node_id, "nothing of it runs any more")
+
+        def ended() -> None:
+            if not self._is_stopping:
+                listener.batch_ended(self._end_in_words)
+
+        return await HostLink.open(host.socket_path, gone, ended)
 
     async def _start_host(self) -> None:
         self._host_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,6 +136,14 @@ class LocalBatch:
                 f"the process that keeps the local nodes did not start: see {self._log}",
                 is_transient=False,
             )
+
+    @property
+    def _end_in_words(self) -> str:
+        return (
+            # What to do comes first: screens are narrow.
+            f"the local nodes' host has ended: malletrain down, then malletrain up; jobs go on "
+            f"from their newest checkpoints; why it ended may be in {self._log}"
+        )
 
     @property
     def _log(self) -> Path:

@@ -25,23 +25,27 @@ class HostLink:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         on_gone: Callable[[str], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._on_gone = on_gone
+        self._on_end = on_end
         #: None: the host has ended.
         self._answers: deque[asyncio.Future[Reply | None]] = deque()
         self._is_open = True
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def open(cls, socket_path: Path, on_gone: Callable[[str], None]) -> HostLink | None:
-        """Connect; None where nobody listens."""
+    async def open(
+        cls, socket_path: Path, on_gone: Callable[[str], None], on_end: Callable[[], None]
+    ) -> HostLink | None:
+        """Connect; None where nobody listens. `on_end`: the host has ended, unless we hang up."""
         try:
             reader, writer = await asyncio.open_unix_connection(socket_path)
         except OSError:
             return None
-        return cls(reader, writer, on_gone)
+        return cls(reader, writer, on_gone, on_end)
 
     async def ask(self, request: Request) -> Reply | None:
         """Return the host's answer; None where it has ended."""
@@ -70,6 +74,7 @@ class HostLink:
             for answer in self._answers:
                 if not answer.done():
                     answer.set_result(None)
+        self._on_end()
 
     def _take(self, message: FromHost) -> None:
         if isinstance(message, NodeGone):

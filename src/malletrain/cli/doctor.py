@@ -62,6 +62,8 @@ class Facts:
     controller_url: str | None
     #: Why the controller does not answer, "" where it does.
     controller_problem: str
+    #: What keeps the controller from its work by its own word, "" where nothing does.
+    controller_trouble: str
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
@@ -82,7 +84,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     yield _open_files(facts.open_files_limit)
     yield _shared_memory(facts.shm_free_bytes)
     yield _clock(facts.now_s, facts.clock_skew_s)
-    yield _controller(facts.state_dir, facts.controller_url, facts.controller_problem)
+    yield _controller(facts)
 
 
 def _finding(check: str, verdict: Verdict, found: str, advice: str = "") -> Finding:
@@ -251,14 +253,19 @@ def _clock(now_s: float, skew_s: float) -> Finding:
     return _finding("clock", Verdict.OK, "agrees with the state directory's")
 
 
-def _controller(state_dir: str, url: str | None, problem: str) -> Finding:
+def _controller(facts: Facts) -> Finding:
+    url = facts.controller_url
     if url is None:
         return _finding("controller", Verdict.OK, "none runs here; start one: malletrain up")
-    if problem:
+    if facts.controller_problem:
         return _finding(
             "controller",
             Verdict.WARN,
-            problem,
-            f"start it again: malletrain up --state-dir {state_dir} (its jobs are in the journal)",
+            facts.controller_problem,
+            f"start it again: malletrain up --state-dir {facts.state_dir} (its jobs are in the "
+            f"journal)",
         )
+    if facts.controller_trouble:
+        # In its own words, which say what to do.
+        return _finding("controller", Verdict.FAIL, facts.controller_trouble)
     return _finding("controller", Verdict.OK, f"answers at {url}")

@@ -26,7 +26,7 @@ def gather(state_dir: StateDir, port: int | None) -> Facts:
     """Look at this machine, leaving nothing behind."""
     existing = _nearest_existing(state_dir.path)
     problem, clock_skew_s = _try_writing(existing)
-    controller_url, controller_problem = _ask_controller(state_dir)
+    controller_url, controller_problem, controller_trouble = _ask_controller(state_dir)
     return Facts(
         python=sys.version_info[:3],
         torch_version=_torch_version(),
@@ -47,6 +47,7 @@ def gather(state_dir: StateDir, port: int | None) -> Facts:
         now_s=time.time(),
         controller_url=controller_url,
         controller_problem=controller_problem,
+        controller_trouble=controller_trouble,
     )
 
 
@@ -127,14 +128,14 @@ def _free_shared_memory() -> int | None:
         return None
 
 
-def _ask_controller(state_dir: StateDir) -> tuple[str | None, str]:
-    """Return where the controller should be, and why it does not answer."""
+def _ask_controller(state_dir: StateDir) -> tuple[str | None, str, str]:
+    """Return where the controller should be, why it does not answer, or what it complains of."""
     try:
         endpoint = state_dir.endpoint()
         if endpoint is None:
-            return None, ""
+            return None, "", ""
         with connect(state_dir, _TIMEOUT_S) as client:
-            client.nodes()
+            trouble = client.state().trouble
     except MalleTrainError as error:
-        return str(state_dir.endpoint_path), str(error)
-    return endpoint.url, ""
+        return str(state_dir.endpoint_path), str(error), ""
+    return endpoint.url, "", trouble

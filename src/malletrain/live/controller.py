@@ -110,13 +110,20 @@ class Controller:
         self._stage = _Stage.RETURNING
         self._is_asked_to_end = False
         #: What keeps the journal from being written, in words for the user.
-        self.trouble = ""
+        self.journal_trouble = ""
+        #: The batch system is no more; what to do about it.
+        self._batch_trouble = ""
 
     # -- what it says ------------------------------------------------------------------------------
 
     @property
     def cluster(self) -> Cluster:
         return self._cluster
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from its work, in words for the user."""
+        return "; ".join(filter(None, (self.journal_trouble, self._batch_trouble)))
 
     @property
     def now_s(self) -> float:
@@ -153,11 +160,23 @@ class Controller:
         Raises:
             JournalWriteError: the journal takes nothing now, and so nothing new is begun.
         """
-        if self.trouble:
-            raise JournalWriteError(self.trouble)
+        if self.journal_trouble:
+            raise JournalWriteError(self.journal_trouble)
         done = asyncio.get_running_loop().create_future()
         self._inbox.put(event, done)
         await done
+
+    # -- what the batch system says (`batch.base.BatchListener`) -----------------------------------
+
+    def node_lost(self, node_id: str, reason: str) -> None:
+        self.executor.agents.lose(node_id, reason)
+
+    def batch_ended(self, reason: str) -> None:
+        """Say so, and wait for no agent: every node has ended with it."""
+        _log.error("%s", reason)
+        self._batch_trouble = reason
+        for node_id in self.executor.agents.node_ids:
+            self.node_lost(node_id, "its batch system has ended")
 
     # -- its life ----------------------------------------------------------------------------------
 
@@ -195,7 +214,7 @@ class Controller:
         self._is_asked_to_end = True
         if self._is_taking_over:
             # Only a worker that was taken over can be asked to save its state.
-            await self._while(lambda: self._is_taking_over and not self.trouble)
+            await self._while(lambda: self._is_taking_over and not self.journal_trouble)
             if self._is_taking_over:
                 self._enter(_Stage.RETURNED)
         else:
@@ -218,7 +237,7 @@ class Controller:
 
     @property
     def _is_ending(self) -> bool:
-        return not self.trouble and (
+        return not self.journal_trouble and (
             self._stage is not _Stage.ENDED or self.executor.has_workers or len(self._inbox) > 0
         )
 
@@ -313,15 +332,15 @@ class Controller:
         if events:
             await self._offload(partial(self._store.append, events))
             self._since_snapshot += len(events)
-            self.trouble = ""
+            self.journal_trouble = ""
 
     async def _wait_for_room(
         self, entries: Sequence[Entry], error: JournalWriteError
     ) -> list[Entry]:
         """Refuse what users asked, keep the rest, and try again later."""
-        if not self.trouble:
+        if not self.journal_trouble:
             _log.error("%s", error)
-        self.trouble = str(error)
+        self.journal_trouble = str(error)
         self.counters["journal_write_errors"] += 1
         for entry in entries:
             if entry.done and not entry.done.done():
@@ -373,7 +392,7 @@ class Controller:
             if has_news(self._cluster, decision):
                 await self._carry_out(decision)
         except JournalWriteError as error:
-            self.trouble = str(error)
+            self.journal_trouble = str(error)
             self._alarms.set("decide", self.now_s + self._live.journal_retry_s, self._wake)
         except Exception:
             # Jobs train on with what they have; the next event brings the next try.

@@ -67,7 +67,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     decision: DecisionView | None
     #: What went wrong at the ports since the start: malformed messages, refused tokens.
     counters: dict[str, int]
-    #: Why nothing new is begun, if so: the journal cannot be written.
+    #: What keeps the controller from its work: no room for the journal, no batch system any more.
     trouble: str = ""
 
 
