@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -18,17 +13,11 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from malletrain.errors import TrainError
-from malletrain.train.audit import Recorder
-from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
 from malletrain.train.data import Course, Plan, Position, mix, seed_all
-from malletrain.train.ending import end_process
 from malletrain.train.feed import AheadFeed, Feed, Fetcher
 from malletrain.train.gradients import Reducer, Verdict
 from malletrain.train.group import Group
-from malletrain.train.link import AgentLink, Environment
-from malletrain.train.membership import Membership
-from malletrain.train.progress import Meter
-from malletrain.train.revival import FormerLife, recall
+from malletrain.train.link import Environment
 from malletrain.train.state import Stateful, TrainingState
 from malletrain.train.stepping import (
     LrScaling,
@@ -36,18 +25,13 @@ from malletrain.train.stepping import (
     ScheduleEvery,
     SteppedOptimizer,
 )
-from malletrain.train.transition import Transition
 from malletrain.train.undo import BufferKeeper
-from malletrain.wire import STACK_SIGNAL, Noted, Progress, Saved, WorkDone, WorkerWarm
+from malletrain.train.worker import Worker
 
 _logger = logging.getLogger("malletrain.train")
 
 BatchScaling = Literal["fixed", "scaled"]
 LossReduction = Literal["mean", "sum"]
-
-#: A worker that was asked to end by SIGTERM waits this long for its job to shrink without it.
-_TERM_GRACE_S = 2.0
-_TERM_STATUS = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +108,7 @@ def attach(
     schedule = None if scheduler is None else Schedule(scheduler, schedule_every)
     training_state = TrainingState(model, optimizer, schedule, state or {})
     environment = Environment.read(os.environ)
-    worker = _Worker(environment, training_state, on_leave) if environment else None
+    worker = Worker(environment, training_state, on_leave) if environment else None
     return Session(
         options,
         model,
@@ -139,77 +123,6 @@ def attach(
     )
 
 
-class _Worker:
-    """The parts that only a worker under an agent has."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        state: TrainingState,
-        on_leave: Callable[[], None] | None,
-    ) -> None:
-        self.worker_id, self.job_id = environment.worker_id, environment.job_id
-        self.former_life = recall(os.environ)
-        faulthandler.register(STACK_SIGNAL, all_threads=True)
-        self._term_at_s: float | None = None
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._note_term)
-        self.link = AgentLink(environment, self._receive)
-        self.settings = self.link.settings
-        self.membership = Membership(
-            self.worker_id, self.job_id, self.settings, state.device, self.link.send
-        )
-        directory = Path(self.settings.checkpoint_dir)
-        checkpoints = Checkpoints(directory, self.settings.checkpoints_kept)
-        self.saver = BackgroundSaver(checkpoints, self._tell_saved, self.note)
-        self.recorder = (
-            Recorder(environment.audit_dir, self.job_id, self.worker_id)
-            if environment.audit_dir
-            else None
-        )
-        self.transition = Transition(
-            self.link,
-            self.membership,
-            state,
-            checkpoints,
-            self.saver,
-            names=(self.worker_id, self.job_id),
-            note=self.note,
-            on_leave=on_leave,
-            recorder=self.recorder,
-        )
-        self.link.start()
-
-    def _receive(self, message: Any) -> None:
-        self.membership.receive(message)
-
-    def note(self, text: str) -> None:
-        _logger.warning("%s", text)
-        self.link.send(Noted(worker_id=self.worker_id, job_id=self.job_id, note=text))
-
-    def _tell_saved(self, mark: Mark, samples: int, path: Path) -> None:
-        self.link.send(
-            Saved(
-                worker_id=self.worker_id,
-                job_id=self.job_id,
-                generation=mark.generation,
-                step=mark.step,
-                samples=samples,
-                path=str(path),
-            )
-        )
-
-    def _note_term(self, *_: object) -> None:
-        self._term_at_s = time.monotonic()
-
-    def end_if_asked(self) -> None:
-        """End where SIGTERM came and no rescale took this worker out in time."""
-        if self._term_at_s is None or time.monotonic() < self._term_at_s + _TERM_GRACE_S:
-            return
-        self.membership.end()
-        end_process(_TERM_STATUS)
-
-
 class Session:
     """A script's part in its job. Made by `attach`."""
 
@@ -218,7 +131,7 @@ class Session:
         options: _Options,
         model: nn.Module,
         state: TrainingState,
-        worker: _Worker | None,
+        worker: Worker | None,
         wrap: Callable[[Callable[[], bool]], SteppedOptimizer],
     ) -> None:
         self._options = options
@@ -228,15 +141,12 @@ class Session:
         self._optimizer = wrap(self._is_step_whole)
         self._buffers = BufferKeeper(model)
         self._alone = Group()
-        self._meter = Meter(worker.settings.warmup_steps if worker else 0)
         self._course: Course | None = None
         self._on_epoch_end: Callable[[int], None] | None = None
         self._own_part_samples = 0
         #: Sum and weight of the reported losses that were not sent yet.
         self._reported: tuple[Any, float] = (0.0, 0.0)
         self._loss: float | None = None
-        self._reported_at_s = self._saved_at_s = time.monotonic()
-        self._step_ended_at_s = time.perf_counter()
 
     # -- for the script ---------------------------------------------------------------------------
 
@@ -336,12 +246,9 @@ class Session:
         plan = None
         try:
             if self._worker:
-                if self._worker.former_life:
-                    self._go_on(self._worker, self._worker.former_life)
-                else:
+                if not self._worker.take_up_former_life():
                     yield from self._warm_up(course, fetcher, self._worker)
-                self._worker.transition.await_next(course.epoch_samples)
-                self._switched()
+                self._worker.join(course.epoch_samples)
             while not course.is_over(self._state.position):
                 plan = course.plan(self._state.position, self.rank, self.workers)
                 self._begin(plan)
@@ -355,13 +262,7 @@ class Session:
                 self._state.position = plan.position.after(plan.batch_samples, fetcher.samples)
             self._finish(is_complete=is_complete)
 
-    def _go_on(self, worker: _Worker, former: FormerLife) -> None:
-        """Take up where this process was before it executed its script anew."""
-        self._state.restore(former.snapshot)
-        self._state.generation = former.generation
-        worker.membership.receive(former.announced)
-
-    def _warm_up(self, course: Course, fetcher: Fetcher, worker: _Worker) -> Iterator[Any]:
+    def _warm_up(self, course: Course, fetcher: Fetcher, worker: Worker) -> Iterator[Any]:
         """Train a few steps whose effect is undone: what is slow at first is over then."""
         before = self._state.snapshot()
         indices = course.sample_indices()
@@ -374,14 +275,14 @@ class Session:
             self._reducer.finish()
         self._reported = (0.0, 0.0)
         self._state.restore(before)
-        worker.link.send(WorkerWarm(worker_id=worker.worker_id, job_id=worker.job_id))
+        worker.tell_warm()
 
     def _begin(self, plan: Plan) -> None:
         group = self._group
         ballot = 0
         if self._worker:
             ballot = self._worker.membership.ballot()
-            self._record(plan, self._worker, group)
+            self._worker.record(plan, group)
         if group.workers > 1:
             self._buffers.keep()
         self._optimizer.begin(group.workers)
@@ -391,17 +292,6 @@ class Session:
         if not plan.parts:
             self._optimizer.ask()
             self._reducer.begin_part(0.0)
-
-    def _record(self, plan: Plan, worker: _Worker, group: Group) -> None:
-        if worker.recorder:
-            worker.recorder.take(
-                worker.membership.generation,
-                plan.position.step,
-                epoch=plan.position.epoch,
-                rank=group.rank,
-                workers=group.workers,
-                indices=plan.indices,
-            )
 
     def _hand_out(self, plan: Plan, feed: Feed) -> Iterator[Any]:
         last = len(plan.parts) - 1
@@ -436,110 +326,29 @@ class Session:
         self._optimizer.committed(is_epoch_over=is_epoch_over)
         self._loss = verdict.loss if verdict.loss is not None else self._loss
         if self._worker:
-            self._count(plan, verdict, self._worker)
+            self._worker.committed(plan.batch_samples, verdict.loss, self._group)
         if is_epoch_over and self._on_epoch_end:
             self._on_epoch_end(before.epoch)
-        self._step_ended_at_s = time.perf_counter()
-        if self._worker and not course.is_over(after):
-            self._move(course, verdict, self._worker)
+        if self._worker:
+            self._worker.step_ended()
+            if not course.is_over(after):
+                self._worker.move(verdict.agreed, course.epoch_samples)
 
     def _lost(self, verdict: Verdict, course: Course) -> None:
         assert self._worker is not None
         _logger.warning("step %d is done again: %s", self.step, verdict.reason)
         self._buffers.restore()
         self._reported = (0.0, 0.0)
-        self._rejoin(course, self._worker)
-
-    def _rejoin(self, course: Course, worker: _Worker) -> None:
-        worker.transition.lose()
-        worker.transition.await_next(course.epoch_samples)
-        self._switched()
-
-    def _count(self, plan: Plan, verdict: Verdict, worker: _Worker) -> None:
-        worker.link.step = self.step
-        if self.is_first:
-            took_s = time.perf_counter() - self._step_ended_at_s
-            self._meter.add(plan.batch_samples, took_s, verdict.loss)
-            self._tell_progress(worker)
-            self._save_if_due(worker)
-
-    def _move(self, course: Course, verdict: Verdict, worker: _Worker) -> None:
-        worker.transition.progress_at_s = self._step_ended_at_s
-        worker.end_if_asked()
-        if worker.membership.is_revoked:
-            self._rejoin(course, worker)
-        elif verdict.agreed:
-            worker.transition.enter(verdict.agreed, course.epoch_samples)
-            self._switched()
-
-    def _switched(self) -> None:
-        self._meter.switched()
-        self._step_ended_at_s = time.perf_counter()
-
-    def _tell_progress(self, worker: _Worker, *, is_last: bool = False) -> None:
-        now_s = time.monotonic()
-        if not is_last and now_s < self._reported_at_s + worker.settings.report_every_s:
-            return
-        self._reported_at_s = now_s
-        window = self._meter.take()
-        worker.link.send(
-            Progress(
-                worker_id=worker.worker_id,
-                job_id=worker.job_id,
-                generation=worker.membership.generation,
-                workers=self.workers,
-                step=self.step,
-                epoch=self.epoch,
-                samples=self.samples,
-                steps=window.steps,
-                samples_per_s=window.samples_per_s,
-                variance=window.variance,
-                loss=window.loss,
-            )
-        )
-
-    def _save_if_due(self, worker: _Worker) -> None:
-        now_s = time.monotonic()
-        if now_s < self._saved_at_s + worker.settings.checkpoint_every_s or worker.saver.is_busy:
-            return
-        self._saved_at_s = now_s
-        mark = Mark(worker.membership.generation, self.step)
-        worker.saver.begin(self._state.snapshot(), mark, self.samples)
+        self._worker.rejoin(course.epoch_samples)
 
     def _set_waiting(self, is_waiting: bool) -> None:
         if self._worker:
-            self._worker.link.is_waiting = is_waiting
-            if is_waiting and self._worker.membership.has_left:
-                # Now this thread does not need the interpreter, which freeing a group blocks.
-                threading.Thread(target=self._worker.membership.discard_left).start()
+            self._worker.set_waiting(is_waiting)
 
     # -- the end ----------------------------------------------------------------------------------
 
     def _finish(self, *, is_complete: bool) -> None:
         self._optimizer.free()
         self._reducer.close()
-        worker = self._worker
-        if worker is None:
-            return
-        if self.is_first and worker.membership.group is not None:
-            self._tell_progress(worker, is_last=True)
-            if is_complete:
-                # Of a loop that was left early only the script's exit tells whether it went well.
-                self._tell_done(worker)
-        if worker.recorder:
-            worker.recorder.end(worker.membership.generation, self.step)
-        # What the script does from here on takes as long as it takes.
-        worker.link.is_waiting = True
-        worker.saver.finish()
-        worker.membership.end()
-
-    def _tell_done(self, worker: _Worker) -> None:
-        worker.link.send(
-            WorkDone(
-                worker_id=worker.worker_id,
-                job_id=worker.job_id,
-                generation=worker.membership.generation,
-                step=self.step,
-                samples=self.samples,
-            )
-        )
+        if self._worker:
+            self._worker.finish(self._group, is_complete=is_complete)
