@@ -19,6 +19,10 @@ class UsageError(UserError):
     """The command line or the request asks for something that cannot be."""
 
 
+class MalformedRequestError(UsageError):
+    """The request is none that could be understood, whatever is asked for."""
+
+
 class NoControllerError(UserError):
     """No controller answers for the state directory."""
 

@@ -41,7 +41,7 @@ from msgspec import Meta, Struct
 from malletrain.core.model import Node
 from malletrain.errors import WireError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 #: A worker's environment: where its agent listens, who it is, and the proof that it is.
@@ -94,6 +94,15 @@ class AgentLeaving(Message, frozen=True):
     node_id: str
     grace_s: Quantity
     reason: str = ""
+
+
+class Malformed(Message, frozen=True):
+    """The agent closed connections at its workers' socket for what came: so many since its start.
+
+    A sum, so that it may be told twice.
+    """
+
+    connections: int
 
 
 class WorkerWarm(Message, frozen=True):
@@ -338,6 +347,7 @@ class Heartbeat(Message, frozen=True):
 FromAgent = (
     AgentHello
     | AgentLeaving
+    | Malformed
     | WorkerWarm
     | GroupReady
     | GroupFailed

@@ -21,7 +21,7 @@ from malletrain.live.main import local_batch
 from malletrain.wire import AgentHello, AgentLeaving, WorkerExited
 from tests.batch.contract import BatchContract, busy_node, start_worker
 from tests.leftovers import is_alive, wait_until
-from tests.node.fake_controller import TOKEN, BatchEnded, FakeController, HungUp
+from tests.node.fake_controller import TOKEN, BatchAbused, BatchEnded, FakeController, HungUp
 
 pytestmark = pytest.mark.anyio
 
@@ -132,8 +132,13 @@ class TestLocal(BatchContract):
                 writer.write_eof()
                 assert await reader.read() == b""
                 writer.close()
-            await batch.add_nodes(1)
-            await controller.hears(AgentHello)
+                assert (await controller.hears(BatchAbused)).times == 1
+            await batch.detach()
+            async with self.started(tmp_path, controller) as again:
+                # The next controller is told, too.
+                assert (await controller.hears(BatchAbused)).times == 4
+                await again.add_nodes(1)
+                await controller.hears(AgentHello)
 
     async def test_a_trace_gives_and_takes_nodes(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace.csv"

@@ -117,7 +117,7 @@ async def running(
     batch = FakeBatch()
     asked = asyncio.Event()
     api = Api(controller, Orders(controller, batch), state_dir, TOKEN, asked.set)
-    server = HttpServer(api.app(), ping_every_s=live.ping_every_s)
+    server = HttpServer(api, ping_every_s=live.ping_every_s)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     working = asyncio.create_task(controller.run())

@@ -31,6 +31,7 @@ from malletrain.errors import JournalWriteError
 from malletrain.live.main import chosen_allocator
 from malletrain.live.store import SqliteStore, read_events, read_history
 from malletrain.wire import (
+    Malformed,
     Message,
     PrepareGroup,
     ReleaseNode,
@@ -238,6 +239,24 @@ def test_the_batch_system_may_know_of_a_death_first(tmp_path: Path) -> None:
             await training(rig, job_id, "n1", "n2")
             rig.controller.executor.agents.lose("n2", "its host died")
             await training(rig, job_id, "n1")
+
+    run(story())
+
+
+def test_what_agents_and_the_batch_system_refused_is_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig, rig.agent("n1") as one, rig.agent("n2") as two:
+            # A sum may be told twice, when a connection broke behind it.
+            for agent, connections in ((one, 1), (one, 3), (one, 3), (two, 2)):
+                await agent.say(Malformed(connections=connections))
+            rig.controller.batch_port_abused(4)
+            counters = rig.controller.counters
+            await rig.until(lambda _: counters["malformed_worker_messages"] == 5)
+            state = (await rig.http.get("/v1/state")).json()
+            assert state["counters"] == {
+                "malformed_worker_messages": 5,
+                "malformed_batch_messages": 4,
+            }
 
     run(story())
 

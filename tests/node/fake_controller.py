@@ -43,7 +43,14 @@ class BatchEnded:
     reason: str
 
 
-Heard = Message | HungUp | NodeGone | BatchEnded
+@dataclass(frozen=True)
+class BatchAbused:
+    """More connections to the batch system were closed for what came."""
+
+    times: int
+
+
+Heard = Message | HungUp | NodeGone | BatchEnded | BatchAbused
 TOKEN = "a-test-token"
 #: The script of workers that need no PyTorch.
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
@@ -124,6 +131,9 @@ class FakeController:
 
     def batch_ended(self, reason: str) -> None:
         self._telling.append(asyncio.create_task(self._hear(BatchEnded(reason))))
+
+    def batch_port_abused(self, times: int) -> None:
+        self._telling.append(asyncio.create_task(self._hear(BatchAbused(times))))
 
     async def _hear(self, message: Heard) -> None:
         async with self._news:

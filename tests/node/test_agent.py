@@ -18,6 +18,7 @@ from malletrain.wire import (
     AgentHello,
     AgentLeaving,
     GroupReady,
+    Malformed,
     Noted,
     PrepareGroup,
     Progress,
@@ -358,6 +359,7 @@ async def test_nonsense_closes_the_connection_and_no_more(tmp_path: Path) -> Non
         await controller.send(node.start_fake("w2", "nonsense"))
         exited = await controller.hears(WorkerExited)
         assert (exited.worker_id, exited.status) == ("w2", 70)
+        assert (await controller.hears(Malformed)).connections == 1
         assert is_alive(node.process.pid)
 
 
@@ -372,6 +374,7 @@ async def test_a_stranger_cannot_speak_for_a_worker(tmp_path: Path) -> None:
         await controller.send(node.start("w1", sys.executable, "-c", script))
         exited = await controller.hears(WorkerExited)
         assert not exited.had_attached
+        assert (await controller.hears(Malformed)).connections == 1
         assert not [m for m in controller.heard if isinstance(m, WorkerWarm)]
         assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
 

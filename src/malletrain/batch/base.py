@@ -17,6 +17,10 @@ class BatchListener(Protocol):
         """The batch system is no more, nor are its nodes; the reason says what to do about it."""
         ...
 
+    def batch_port_abused(self, times: int) -> None:
+        """So many more connections to the batch system were closed for what came over them."""
+        ...
+
 
 class BatchSystem(Protocol):
     """Lends nodes. That one came or is to be left, its agent says."""

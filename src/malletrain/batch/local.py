@@ -56,6 +56,7 @@ class LocalBatch:
         if trace_path:
             self._command += ["--trace", str(trace_path.absolute()), "--speed", str(speed)]
         self._agent_options = ["--", *agent_options] if agent_options else []
+        self._listener: BatchListener | None = None
         self._link: HostLink | None = None
         self._host_pid = 0
         #: Its end is what was asked for.
@@ -66,10 +67,11 @@ class LocalBatch:
         return self._max_nodes
 
     async def start(self, controller_url: str, token_file: Path, listener: BatchListener) -> None:
-        self._link = await self._connect(listener)
+        self._listener = listener
+        self._link = await self._connect()
         if self._link is None:
             await self._start_host()
-            self._link = await self._connect(listener)
+            self._link = await self._connect()
         try:
             await self._ask(_attach(controller_url, token_file))
         except BatchError:
@@ -104,20 +106,28 @@ class LocalBatch:
             raise BatchError(reply.reason, is_transient=reply.is_transient)
         self._host_pid = reply.pid
 
-    async def _connect(self, listener: BatchListener) -> HostLink | None:
+    # -- what the host says unasked (`local_link.Notices`) -----------------------------------------
+
+    def node_gone(self, node_id: str) -> None:
+        if self._listener:
+            self._listener.node_lost(node_id, "nothing of it runs any more")
+
+    def host_abused(self, times: int) -> None:
+        if self._listener:
+            self._listener.batch_port_abused(times)
+
+    def host_ended(self) -> None:
+        if self._listener and not self._is_stopping:
+            self._listener.batch_ended(self._end_in_words)
+
+    # -- the host ----------------------------------------------------------------------------------
+
+    async def _connect(self) -> HostLink | None:
         """Return None where there is no host, or it was killed."""
         host = read_host_file(self._host_dir)
         if host is None:
             return None
-
-        def gone(node_id: str) -> None:
-            listener.node_lost(node_id, "nothing of it runs any more")
-
-        def ended() -> None:
-            if not self._is_stopping:
-                listener.batch_ended(self._end_in_words)
-
-        return await HostLink.open(host.socket_path, gone, ended)
+        return await HostLink.open(host.socket_path, self)
 
     async def _start_host(self) -> None:
         self._host_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

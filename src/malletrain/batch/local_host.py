@@ -73,9 +73,15 @@ class NodeGone(Struct, frozen=True, tag=True):
     node_id: str
 
 
+class Malformed(Struct, frozen=True, tag=True):
+    """Told to attached controllers unasked: connections closed for what came, since the start."""
+
+    connections: int
+
+
 Request = Attach | AddNodes | RemoveNode | Shutdown
 Reply = Done | Refused
-FromHost = Reply | NodeGone
+FromHost = Reply | NodeGone | Malformed
 
 _decode = msgspec.msgpack.Decoder[Request](Request).decode
 
@@ -148,7 +154,7 @@ class Host:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while data := await read_frame(reader, MAX_MESSAGE_BYTES):
+            while (data := await read_frame(reader, MAX_MESSAGE_BYTES)) is not None:
                 request = _decode(data)
                 _say(writer, self._answer(request))
                 if isinstance(request, Attach):
@@ -156,6 +162,8 @@ class Host:
         except (WireError, msgspec.DecodeError) as error:
             self._malformed += 1
             _logger.warning("closed a connection (no. %d): %s", self._malformed, error)
+            for controller in self._controllers:
+                _say(controller, Malformed(self._malformed))
         except asyncio.CancelledError:
             pass  # this process ends; before Python 3.12 this would be reported as an error
         finally:
@@ -170,6 +178,8 @@ class Host:
         for node_id in untold:
             if node_id not in self._machine:
                 _say(controller, NodeGone(node_id))
+        if self._malformed:
+            _say(controller, Malformed(self._malformed))
 
     def _cleared(self, node_id: str) -> None:
         for controller in self._controllers:

@@ -5,16 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from malletrain.batch.local_host import MAX_MESSAGE_BYTES, FromHost, NodeGone, Reply, Request
+from malletrain.batch.local_host import (
+    MAX_MESSAGE_BYTES,
+    FromHost,
+    Malformed,
+    NodeGone,
+    Reply,
+    Request,
+)
 from malletrain.errors import WireError
 from malletrain.frames import frame, read_frame
 
 _decode = msgspec.msgpack.Decoder[FromHost](FromHost).decode
+
+
+class Notices(Protocol):
+    """Who is told what the host says unasked."""
+
+    def node_gone(self, node_id: str) -> None: ...
+
+    def host_abused(self, times: int) -> None:
+        """So many more connections to it were closed for what came over them."""
+        ...
+
+    def host_ended(self) -> None:
+        """Its end of the connection is closed; not told where ours is first."""
+        ...
 
 
 class HostLink:
@@ -24,28 +45,26 @@ class HostLink:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        on_gone: Callable[[str], None],
-        on_end: Callable[[], None],
+        notices: Notices,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._on_gone = on_gone
-        self._on_end = on_end
+        self._notices = notices
+        #: By the host's count.
+        self._malformed = 0
         #: None: the host has ended.
         self._answers: deque[asyncio.Future[Reply | None]] = deque()
         self._is_open = True
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def open(
-        cls, socket_path: Path, on_gone: Callable[[str], None], on_end: Callable[[], None]
-    ) -> HostLink | None:
-        """Connect; None where nobody listens. `on_end`: the host has ended, unless we hang up."""
+    async def open(cls, socket_path: Path, notices: Notices) -> HostLink | None:
+        """Connect; None where nobody listens."""
         try:
             reader, writer = await asyncio.open_unix_connection(socket_path)
         except OSError:
             return None
-        return cls(reader, writer, on_gone, on_end)
+        return cls(reader, writer, notices)
 
     async def ask(self, request: Request) -> Reply | None:
         """Return the host's answer; None where it has ended."""
@@ -67,18 +86,22 @@ class HostLink:
     async def _listen(self) -> None:
         try:
             with contextlib.suppress(WireError, msgspec.DecodeError, OSError):
-                while data := await read_frame(self._reader, MAX_MESSAGE_BYTES):
+                while (data := await read_frame(self._reader, MAX_MESSAGE_BYTES)) is not None:
                     self._take(_decode(data))
         finally:
             self._is_open = False
             for answer in self._answers:
                 if not answer.done():
                     answer.set_result(None)
-        self._on_end()
+        self._notices.host_ended()
 
     def _take(self, message: FromHost) -> None:
         if isinstance(message, NodeGone):
-            self._on_gone(message.node_id)
+            self._notices.node_gone(message.node_id)
+            return
+        if isinstance(message, Malformed):
+            self._notices.host_abused(message.connections - self._malformed)
+            self._malformed = message.connections
             return
         if not self._answers:
             raise WireError("an answer that nobody asked for")

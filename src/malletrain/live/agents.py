@@ -27,6 +27,7 @@ from malletrain.wire import (
     AgentHello,
     AgentLeaving,
     FromAgent,
+    Malformed,
     Message,
     ReleaseNode,
     Welcome,
@@ -64,6 +65,8 @@ class _Link:
     has_mail: asyncio.Event = field(default_factory=asyncio.Event)
     #: Its end is expected: no use in waiting for it to call again.
     is_leaving: bool = False
+    #: Connections at its workers' socket that it closed for what came.
+    malformed: int = 0
 
 
 class Agents:
@@ -205,6 +208,11 @@ class Agents:
             if link.is_leaving:
                 return  # said before: the deadline stands
             link.is_leaving = True
+        if isinstance(message, Malformed):
+            more = max(0, message.connections - link.malformed)
+            self._counters["malformed_worker_messages"] += more
+            link.malformed += more
+            return
         try:
             self._listener.heard(link.node.id, message)
         except Exception:

@@ -22,14 +22,15 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from malletrain.errors import (
     BatchError,
     ConflictError,
     JournalWriteError,
+    MalformedRequestError,
     UnknownJobError,
-    UsageError,
     UserError,
     WireError,
 )
@@ -101,6 +102,9 @@ class Api:
         starlette = Starlette(routes=routes, exception_handlers=handlers)
         return _Guard(starlette, self._token, self._controller)
 
+    def count(self, trouble: str) -> None:
+        self._controller.counters[trouble] += 1
+
     # -- reading -----------------------------------------------------------------------------------
 
     async def _state(self, _request: Request) -> Response:
@@ -145,7 +149,7 @@ class Api:
     async def _remove_node(self, request: Request) -> Response:
         abrupt = request.query_params.get("abrupt", "false")
         if abrupt not in ("true", "false"):
-            raise UsageError(f"abrupt is {abrupt!r}: it must be true or false")
+            raise MalformedRequestError(f"abrupt is {abrupt!r}: it must be true or false")
         await self._orders.remove_node(request.path_params["node"], is_abrupt=abrupt == "true")
         return _json({})
 
@@ -163,15 +167,14 @@ class Api:
 
     def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        self._controller.counters["malformed_requests"] += 1
+        self.count("malformed_requests")
         line = f"{error.detail}: {request.method} {request.url.path}"
         return _json({"error": line}, status=error.status_code)
 
     def _user_error(self, _request: Request, error: Exception) -> Response:
-        status = _status_of(error)
-        if status == 400:
-            self._controller.counters["malformed_requests"] += 1
-        return _json({"error": str(error)}, status=status)
+        if isinstance(error, MalformedRequestError):
+            self.count("malformed_requests")
+        return _json({"error": str(error)}, status=_status_of(error))
 
 
 class _Guard:
@@ -256,7 +259,7 @@ async def _body(request: Request, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the body is not what is expected here: {error}") from error
+        raise MalformedRequestError(f"the body is not what is expected here: {error}") from error
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -264,7 +267,9 @@ def _number(request: Request, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise UsageError(f"{name} is {text[:40]!r}: it must be a whole number, 0 or more")
+        raise MalformedRequestError(
+            f"{name} is {text[:40]!r}: it must be a whole number, 0 or more"
+        )
     return int(text)
 
 
@@ -322,14 +327,34 @@ class _WebSocketProtocol(WebSocketsSansIOProtocol):
         super().keepalive_timeout()
 
 
+def _counting(
+    count: Callable[[str], None],
+) -> tuple[type[H11Protocol], type[WebSocketsSansIOProtocol]]:
+    """Make uvicorn's protocols tell of what is no HTTP or no WebSocket, and refused by them."""
+
+    class Http(H11Protocol):
+        def send_400_response(self, msg: str) -> None:
+            count("malformed_requests")
+            super().send_400_response(msg)
+
+    class Socket(_WebSocketProtocol):
+        def handle_parser_exception(self) -> None:
+            count("malformed_messages")
+            super().handle_parser_exception()
+
+    return Http, Socket
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn, which leaves signals to whoever runs it."""
 
-    def __init__(self, app: ASGIApp, *, ping_every_s: float) -> None:
+    def __init__(self, api: Api, *, ping_every_s: float) -> None:
+        http, socket_ = _counting(api.count)
         super().__init__(
             uvicorn.Config(
-                app,
-                ws=_WebSocketProtocol,
+                api.app(),
+                http=http,
+                ws=socket_,
                 ws_max_size=MAX_MESSAGE_BYTES,
                 ws_ping_interval=ping_every_s,
                 ws_ping_timeout=ping_every_s,

@@ -178,6 +178,9 @@ class Controller:
         for node_id in self.executor.agents.node_ids:
             self.node_lost(node_id, "its batch system has ended")
 
+    def batch_port_abused(self, times: int) -> None:
+        self.counters["malformed_batch_messages"] += times
+
     # -- its life ----------------------------------------------------------------------------------
 
     async def recover(self) -> None:

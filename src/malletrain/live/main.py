@@ -88,7 +88,7 @@ class _Process:
             state_dir.token(),
             shut_down=self._ending.set,
         )
-        self._server = HttpServer(api.app(), ping_every_s=controller.config.live.ping_every_s)
+        self._server = HttpServer(api, ping_every_s=controller.config.live.ping_every_s)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

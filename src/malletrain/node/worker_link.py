@@ -44,6 +44,10 @@ class LinkOwner(Protocol):
         """Take a message; raises `WireError` where it is not this worker's to say."""
         ...
 
+    def malformed(self, connections: int) -> None:
+        """So many connections were closed by now for what they said."""
+        ...
+
 
 class WorkerLink:
     """Accepts workers, checks that they are who they say, and carries messages both ways."""
@@ -54,7 +58,7 @@ class WorkerLink:
         self.socket_path = socket_path
         self._clock = clock
         #: Connections closed for what they said.
-        self.malformed = 0
+        self._malformed = 0
         self._secrets = secrets
         self._owner = owner
         self._writers: dict[str, asyncio.StreamWriter] = {}
@@ -100,9 +104,10 @@ class WorkerLink:
             while message := await self._receive(reader):
                 self._owner.worker_said(worker_id, message)
         except (WireError, TimeoutError) as error:
-            self.malformed += 1
+            self._malformed += 1
             who = worker_id or "a stranger"
-            _logger.warning("closed a connection of %s (no. %d): %s", who, self.malformed, error)
+            _logger.warning("closed a connection of %s (no. %d): %s", who, self._malformed, error)
+            self._owner.malformed(self._malformed)
         except asyncio.CancelledError:
             # The agent ends. Before Python 3.12 a cancelled handler is reported as an error.
             pass

@@ -29,6 +29,7 @@ from malletrain.wire import (
     AbortGroup,
     FromWorker,
     Heartbeat,
+    Malformed,
     Message,
     PrepareGroup,
     StartWorkers,
@@ -250,6 +251,9 @@ class Workers:
             self._asked[request] = (worker_id, message.request)
             message = msgspec.structs.replace(message, request=request)
         self._say(message)
+
+    def malformed(self, connections: int) -> None:
+        self._say(Malformed(connections=connections))
 
     def _heard(self, worker: _Worker, heartbeat: Heartbeat) -> None:
         worker.heard_at_s = self._clock.now_s()
