@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import resource
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -17,7 +20,9 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import malletrain.train as mt
-from malletrain.train.group import CannotAbortError
+from malletrain.train import worker
+from malletrain.train.gradients import Reducer
+from malletrain.train.group import CannotAbortError, Group, GroupLostError
 from malletrain.train.membership import Membership
 from malletrain.train.revival import REVIVED_ENV
 
@@ -48,6 +53,9 @@ class Config:
     cannot_abort: bool = False
     #: Once the file `full` appears, files take no more than this; 0 for any size.
     file_limit_bytes: int = 0
+    #: "step": in the job's last step the worker on node b takes its group for lost, and c dies
+    #: once it has the sums. "end": b does so when all have that step, and will wait for nobody.
+    last_fault: str = ""
     #: Leave the loop after so many steps.
     leave_after: int | None = None
 
@@ -135,9 +143,7 @@ def train(config: Config) -> dict[str, Any]:
     torch.manual_seed(3)
     device = torch.device(config.device)
     if config.device == "cuda":
-        # The node's name is the last but one part of the worker's id.
-        node = os.environ["MALLETRAIN_WORKER_ID"].split(".")[-2]
-        device = torch.device("cuda", ord(node) - ord("a"))
+        device = torch.device("cuda", ord(_node()) - ord("a"))
         torch.cuda.set_device(device)
     model = make_model(config.model).double().to(device)
     optimizer = make_optimizer(config, model)
@@ -150,6 +156,8 @@ def train(config: Config) -> dict[str, Any]:
     counter = Counter()
 
     def count(epoch: int) -> None:
+        if config.last_fault == "step" and epoch == config.epochs - 1 and _node() == "c":
+            os.kill(os.getpid(), signal.SIGKILL)
         counter.epochs += 1
         counter.seen += epoch
 
@@ -190,13 +198,54 @@ def train(config: Config) -> dict[str, Any]:
         "step": job.step,
         "samples": job.samples,
         "loss": job.loss,
+        "rank": job.rank,
         "initial": make_initial(config),
     }
+
+
+def _node() -> str:
+    # The last but one part of the worker's id.
+    return os.environ.get("MALLETRAIN_WORKER_ID", "job.1.alone.0").split(".")[-2]
 
 
 def make_initial(config: Config) -> dict[str, Tensor]:
     torch.manual_seed(3)
     return make_model(config.model).double().state_dict()
+
+
+def lose_last_step(config: Config) -> None:
+    """Make the group fail under this worker when the others have all sums of the last step."""
+    steps = config.epochs * math.ceil(config.samples / config.batch)
+    begin_step, wait = Reducer.begin_step, Group.wait
+    begun = itertools.count(1)
+
+    def count(reducer: Reducer, group: Group, *rest: Any) -> None:
+        # Those before the first group are for warming up.
+        reducer.is_last = group.workers > 1 and next(begun) == steps
+        begin_step(reducer, group, *rest)
+        group.is_failing = reducer.is_last
+
+    def fail(group: Group, pending: Any) -> None:
+        wait(group, pending)
+        if group.is_failing:
+            raise GroupLostError("as if it had come too late")
+
+    Group.is_failing = False
+    Reducer.begin_step, Group.wait = count, fail
+
+
+def lose_end() -> None:
+    """Make the group fail under this worker when the others know that all have the last step."""
+    all_gather = Group.all_gather
+
+    def fail(group: Group, numbers: list[int]) -> list[list[int]]:
+        gathered = all_gather(group, numbers)
+        if len(numbers) == 1:
+            raise GroupLostError("as if it had come too late")
+        return gathered
+
+    Group.all_gather = fail
+    worker._END_LIMIT_S = 0.0
 
 
 def refuse(_: Membership) -> None:
@@ -207,6 +256,10 @@ def main() -> None:
     config = Config(**json.loads(sys.argv[1]))
     if config.cannot_abort and REVIVED_ENV not in os.environ:
         Membership.lose = refuse
+    if config.last_fault == "step" and _node() == "b":
+        lose_last_step(config)
+    elif config.last_fault == "end" and _node() == "b":
+        lose_end()
     torch.set_num_threads(1)
     result = train(config)
     torch.save(result, Path(config.directory, f"{os.environ['MALLETRAIN_WORKER_ID']}.pt"))

@@ -133,6 +133,34 @@ def test_workers_that_are_cut_off_do_not_hold_the_others(start: StartJob, tmp_pa
     assert_exactly_once(job, config)
 
 
+def test_a_member_that_dies_in_the_last_step_holds_nobody(start: StartJob, tmp_path: Path) -> None:
+    config = Config(str(tmp_path), epochs=2, last_fault="step")
+    job = start(config)
+    job.wait_rescaled(job.order(NODES[:3]))
+    job.wait_ended(timeout_s=20)
+    assert isinstance(job.events[-1], JobFinished)
+    # b has it from a, that waited for it; c is dead.
+    assert sorted(end.status for end in job.exits) == [-signal.SIGKILL, 0, 0]
+    assert len(results(config)) == 2
+    assert_as_undisturbed(config)
+    assert_exactly_once(job, config)
+
+
+def test_one_that_hears_too_late_that_all_have_the_last_step_ends_well(
+    start: StartJob, tmp_path: Path
+) -> None:
+    config = Config(str(tmp_path), epochs=2, last_fault="end")
+    job = start(config)
+    job.wait_rescaled(job.order(NODES[:3]))
+    job.wait_ended(timeout_s=20)
+    assert isinstance(job.events[-1], JobFinished)
+    assert [end.status for end in job.exits] == [0, 0, 0]
+    # Still exactly one is the first.
+    assert sorted(result["rank"] for result in results(config)) == [0, 1, 2]
+    assert_as_undisturbed(config)
+    assert_exactly_once(job, config)
+
+
 def test_a_group_that_does_not_go_costs_a_new_process_image(
     start: StartJob, tmp_path: Path
 ) -> None:
@@ -244,6 +272,14 @@ def test_scaled_batches_with_a_scaled_rate_are_larger_batches(
     assert end["learning_rate"] == config.learning_rate
     assert end["step"] == alone["step"]
     torch.testing.assert_close(end["model"], alone["model"], rtol=0, atol=TOLERANCE)
+
+
+def test_exactly_one_is_the_first_after_the_loop(start: StartJob, tmp_path: Path) -> None:
+    config = Config(str(tmp_path), epochs=2)
+    job = start(config)
+    job.order(NODES[:3])
+    job.wait_ended()
+    assert sorted(result["rank"] for result in results(config)) == [0, 1, 2]
 
 
 def test_a_loop_that_is_left_early_ends_well(start: StartJob, tmp_path: Path) -> None:

@@ -282,8 +282,16 @@ class Membership:
         """Wait until there is a generation to go to, and make it the present one."""
         self.discard_left()
         with self._changed:
-            self._changed.wait_for(lambda: self._next is not None and self._next.is_ready)
+            self._changed.wait_for(self._is_next_ready)
             return self._enter()
+
+    def has_next_within(self, limit_s: float) -> bool:
+        """Wait so long for a generation to go to."""
+        with self._changed:
+            return self._changed.wait_for(self._is_next_ready, limit_s)
+
+    def _is_next_ready(self) -> bool:
+        return self._next is not None and self._next.is_ready
 
     def enter(self, generation: int) -> NextGroup | None:
         """Make the agreed generation the present one; None if it was forgotten meanwhile."""

@@ -238,8 +238,7 @@ class Session:
 
     @property
     def _group(self) -> Group:
-        group = self._worker.membership.group if self._worker else None
-        return group or self._alone
+        return (self._worker.group if self._worker else None) or self._alone
 
     def _train(self, course: Course, fetcher: Fetcher, feed: Feed) -> Iterator[Any]:
         is_complete = False
@@ -249,7 +248,7 @@ class Session:
                 if not self._worker.take_up_former_life():
                     yield from self._warm_up(course, fetcher, self._worker)
                 self._worker.join(course.epoch_samples)
-            while not course.is_over(self._state.position):
+            while not self._is_over(course):
                 plan = course.plan(self._state.position, self.rank, self.workers)
                 self._begin(plan)
                 yield from self._hand_out(plan, feed)
@@ -261,6 +260,14 @@ class Session:
                 # The loop was left after a step: it counts.
                 self._state.position = plan.position.after(plan.batch_samples, fetcher.samples)
             self._finish(is_complete=is_complete)
+
+    def _is_over(self, course: Course) -> bool:
+        if not course.is_over(self._state.position):
+            return False
+        # In another group the newest state may be an older one.
+        return self._worker is None or (
+            self._worker.end_with_all(course.epoch_samples) or self._is_over(course)
+        )
 
     def _warm_up(self, course: Course, fetcher: Fetcher, worker: Worker) -> Iterator[Any]:
         """Train a few steps whose effect is undone: what is slow at first is over then."""

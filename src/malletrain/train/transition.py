@@ -64,6 +64,11 @@ class Transition:
         self._link.is_waiting = True
         self._go(self._membership.await_next(), epoch_samples)
 
+    def has_next_within(self, limit_s: float) -> bool:
+        """Wait so long for a generation to go to."""
+        self._link.is_waiting = True
+        return self._membership.has_next_within(limit_s)
+
     def enter(self, generation: int, epoch_samples: int) -> None:
         """Go to the generation that all present members agreed on."""
         target = self._membership.enter(generation)

@@ -16,7 +16,7 @@ from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
 from malletrain.train.data import Plan
 from malletrain.train.ending import end_process
-from malletrain.train.group import Group
+from malletrain.train.group import Group, GroupLostError
 from malletrain.train.link import AgentLink, Environment
 from malletrain.train.membership import Membership
 from malletrain.train.progress import Meter
@@ -30,6 +30,8 @@ _logger = logging.getLogger("malletrain.train")
 #: A worker that was asked to end by SIGTERM waits this long for its job to shrink without it.
 _TERM_GRACE_S = 2.0
 _TERM_STATUS = 128 + signal.SIGTERM
+#: A member that has the last step waits this long for those that may not have it.
+_END_LIMIT_S = 30.0
 
 
 class Worker:
@@ -72,10 +74,17 @@ class Worker:
             on_leave=on_leave,
             recorder=self._recorder,
         )
+        #: Once training is over: this worker keeps the rank that it had.
+        self._last_group: Group | None = None
         self._meter = Meter(self.settings.warmup_steps)
         self._reported_at_s = self._saved_at_s = time.monotonic()
         self._step_ended_at_s = time.perf_counter()
         self._link.start()
+
+    @property
+    def group(self) -> Group | None:
+        """Where this worker has its rank; None where it has none now."""
+        return self.membership.group or self._last_group
 
     def _receive(self, message: Any) -> None:
         self.membership.receive(message)
@@ -101,6 +110,30 @@ class Worker:
         """Give the present group up and wait for the next."""
         self._transition.lose()
         self.join(epoch_samples)
+
+    def end_with_all(self, epoch_samples: int) -> bool:
+        """Wait until all members have the last step; False where it goes on in another group.
+
+        Where a member died in that step, some may not have it: then those that have give it to
+        them in the next group. There is none if others found all complete and have ended, for
+        which the loss of this group came too late.
+        """
+        group = self.membership.group
+        if group is None:
+            return True
+        self.set_waiting(is_waiting=True)
+        try:
+            group.all_gather([self._state.position.step])
+        except GroupLostError as error:
+            _logger.warning("a member was lost in the last step: %s", error)
+        else:
+            return True
+        self._transition.lose()
+        if not self._transition.has_next_within(_END_LIMIT_S):
+            self._last_group = group
+            return True
+        self.join(epoch_samples)
+        return False
 
     def move(self, agreed: int, epoch_samples: int) -> None:
         """Go to another group between two steps, where that is due.
@@ -181,10 +214,13 @@ class Worker:
         Of a loop that was left early (not `is_complete`) only the script's exit tells whether it
         went well.
         """
-        if group.rank == 0 and self.membership.group is not None:
+        has_group = self.membership.group is not None
+        if group.rank == 0 and has_group:
             self._tell_progress(group)
-            if is_complete:
-                self._tell_done()
+        if is_complete and (group.rank == 0 or not has_group):
+            # Without a group it may be the first that died.
+            self._tell_done()
+        self._last_group = group
         if self._recorder:
             self._recorder.end(self.membership.generation, self._state.position.step)
         # What the script does from here on takes as long as it takes.
