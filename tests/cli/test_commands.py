@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -271,14 +272,41 @@ def test_following_logs_ends_with_the_job(run: Run, controller: FakeController) 
     assert result.exit_code == 0
 
 
-def test_down_waits_for_the_end(run: Run, controller: FakeController) -> None:
-    def shut_down(_: Request) -> Any:
-        controller.state_dir.endpoint_path.unlink()
-        return {}
+@contextmanager
+def other_process(state_dir: StateDir) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that is said to be the controller's; it ends some time after its input."""
+    code = "import sys, time; sys.stdin.read(); time.sleep(0.2)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        endpoint = state_dir.endpoint()
+        assert endpoint is not None
+        state_dir.publish(Endpoint(url=endpoint.url, pid=process.pid))
+        yield process
 
-    controller.answers["POST /v1/shutdown"] = shut_down
-    assert run("down").exit_code == 0
+
+def test_down_waits_for_the_end_of_the_process(run: Run, controller: FakeController) -> None:
+    with other_process(controller.state_dir) as process:
+
+        def shut_down(_: Request) -> Any:
+            assert process.stdin is not None
+            process.stdin.close()
+            controller.state_dir.endpoint_path.unlink()
+            return {}
+
+        controller.answers["POST /v1/shutdown"] = shut_down
+        assert run("down").exit_code == 0
+        assert process.poll() == 0
     assert [request.path for request in controller.requests] == ["/v1/shutdown"]
+
+
+def test_down_does_not_wait_for_ever(
+    run: Run, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("malletrain.cli.controller_commands._END_WITHIN_S", 0.05)
+    controller.answers["POST /v1/shutdown"] = (200, {})
+    with other_process(controller.state_dir):
+        line = one_line(run("down"), 1)
+    assert "has not ended within 0.05 s" in line
+    assert "malletrain doctor" in line
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import time
+import os
+import select
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,8 +26,8 @@ from malletrain.errors import UsageError, UserError
 if TYPE_CHECKING:
     from malletrain.config import Config
 
-_POLL_EVERY_S = 0.1
-_END_WITHIN_S = 60.0
+#: Agents that come back, jobs that save and nodes that end have some time each.
+_END_WITHIN_S = 120.0
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
@@ -113,18 +116,30 @@ def _up_settings(
 
 def down(state_dir: StateDirOption = DEFAULT_STATE_DIR) -> None:
     """End the controller; jobs are saved and go on at the next `up`."""
-    directory = open_state_dir(state_dir)
     with connected(state_dir) as client:
-        client.shutdown()
-    ends_at_s = time.monotonic() + _END_WITHIN_S
-    # It removes the file as its last act.
-    while directory.endpoint_path.exists():
-        if time.monotonic() > ends_at_s:
-            raise UserError(
-                f"the controller has not ended within {_END_WITHIN_S:.0f} s: jobs may be saving "
-                f"large states; look again with `malletrain doctor`"
-            )
-        time.sleep(_POLL_EVERY_S)
+        endpoint = open_state_dir(state_dir).endpoint()
+        with _watched(endpoint.pid if endpoint else 0) as has_ended:
+            client.shutdown()
+            # Nothing of it is left then: neither its lock nor its journal is in use.
+            if not has_ended(_END_WITHIN_S):
+                raise UserError(
+                    f"the controller has not ended within {_END_WITHIN_S:g} s: jobs may be saving "
+                    f"large states; look again with `malletrain doctor`"
+                )
+
+
+@contextlib.contextmanager
+def _watched(pid: int) -> Iterator[Callable[[float], bool]]:
+    """Give what waits, for a time, for the end of this very process, whoever bears its id later."""
+    try:
+        fd = os.pidfd_open(pid)
+    except (ProcessLookupError, ValueError):
+        yield lambda _: True
+        return
+    try:
+        yield lambda limit_s: bool(select.select([fd], [], [], limit_s)[0])
+    finally:
+        os.close(fd)
 
 
 def report(
