@@ -233,6 +233,18 @@ def test_a_failing_script_backs_off_and_is_given_up_with_its_reason() -> None:
     assert "exited with 1" in world.job("job").note
 
 
+def test_a_job_that_finished_has_no_note_of_what_it_has_overcome(world: World) -> None:
+    world.join("a1")
+    world.submit(spec("job"))
+    world.feed(
+        WorkersLost(at_s=1.0, job_id="job", generation=1, node_ids=("a1",), reason="a crash")
+    )
+    assert "a crash" in world.job("job").note
+    world.feed(JobFinished(at_s=20.0, job_id="job", samples=1000.0))
+    assert world.job("job").phase is Phase.FINISHED
+    assert world.job("job").note == ""
+
+
 def test_members_that_die_together_count_as_one_failure_and_progress_forgives_it(
     world: World,
 ) -> None:
