@@ -17,6 +17,7 @@ from malletrain.core.events import (
     WorkersLost,
 )
 from malletrain.live.rescale import (
+    LAST_WORDS_LIMIT_S,
     FlowSettings,
     Journalled,
     Output,
@@ -116,7 +117,7 @@ class Desk:
             ),
         )
 
-    def exited(self, *workers: str, status: int = 0) -> list[AnyEvent]:
+    def exited(self, *workers: str, status: int = 0, log_tail: str = "") -> list[AnyEvent]:
         events = []
         for worker in workers:
             self.alive.pop(worker, None)
@@ -126,6 +127,7 @@ class Desk:
                 status=status,
                 reason=f"exited with {status}",
                 log_path="/log",
+                log_tail=log_tail,
             )
             events += self.take(self.flow.worker_exited(message, self.now_s))
         return events
@@ -211,11 +213,28 @@ def test_a_script_that_never_calls_us_fails_at_its_deadline_with_advice() -> Non
     desk = Desk()
     desk.order(1, "a")
     assert desk.tick_after(99.0) == []
-    (failed,) = desk.tick_after(1.5)
+    assert desk.stops == []
+    # It is ended first: its agent tells how its log ends.
+    assert desk.tick_after(1.5) == []
+    assert desk.stops[-1].worker_ids == (w(1, "a"),)
+    (failed,) = desk.exited(w(1, "a"), status=-9, log_tail="no library here")
+    assert isinstance(failed, RescaleFailed)
+    assert failed.is_job_fault
+    advice, tail = failed.reason.splitlines()
+    assert "malletrain.train.attach" in advice
+    assert advice.endswith("; log: /log")
+    assert tail == "no library here"
+    assert desk.flow.is_at_rest
+
+
+def test_a_script_that_never_calls_us_fails_though_nobody_tells_its_end() -> None:
+    desk = Desk()
+    desk.order(1, "a")
+    desk.tick_after(100.0)
+    (failed,) = desk.tick_after(LAST_WORDS_LIMIT_S)
     assert isinstance(failed, RescaleFailed)
     assert failed.is_job_fault
     assert "malletrain.train.attach" in failed.reason
-    assert desk.stops[-1].worker_ids == (w(1, "a"),)
     assert desk.flow.is_at_rest
 
 

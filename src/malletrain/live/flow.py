@@ -69,6 +69,8 @@ class Pending:
     is_stop: bool = False
     stage: Stage = Stage.WARMING
     targets: tuple[str, ...] = ()
+    #: Why it is given up, once its workers are told to end for having taken too long to be warm.
+    overdue: str = ""
     #: What all were told, once the stage is beyond warming.
     prepare: PrepareGroup | None = None
     ready: set[str] = field(default_factory=set)
@@ -87,5 +89,10 @@ def end_in_words(message: WorkerExited) -> str:
             "; it never called malletrain.train.attach: call it near the top of the script "
             "and iterate over job.batches()"
         )
+    return with_log(words, message)
+
+
+def with_log(words: str, message: WorkerExited) -> str:
+    """Add where the worker's log is, and how it ends."""
     words += f"; log: {message.log_path}"
     return f"{words}\n{message.log_tail}" if message.log_tail else words

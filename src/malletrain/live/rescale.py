@@ -24,6 +24,7 @@ from malletrain.live.flow import (
     StartOn,
     StopNow,
     end_in_words,
+    with_log,
 )
 from malletrain.wire import (
     AbortGroup,
@@ -49,6 +50,10 @@ __all__ = [
     "StartOn",
     "StopNow",
 ]
+
+
+#: From SIGKILL until the agent has told of a worker's end, if it ever does.
+LAST_WORDS_LIMIT_S = 5.0
 
 
 class RescaleFlow:
@@ -261,7 +266,7 @@ class RescaleFlow:
         if pending is None or now_s < pending.deadline_at_s:
             return []
         if pending.stage is Stage.WARMING and not pending.is_stop:
-            return self._fail(self._attach_failure(pending), now_s, is_job_fault=True)
+            return self._give_up_warming(pending, now_s)
         if pending.stage is Stage.CONNECTING:
             late = ", ".join(sorted(set(pending.targets) - pending.ready))
             limit_s = self._settings.connect_deadline_s
@@ -408,7 +413,9 @@ class RescaleFlow:
         self._crew.forget({message.worker_id})
         if is_stop or self._pending is None or message.worker_id not in self._pending.targets:
             return self._advance(now_s)
-        return self._fail(end_in_words(message), now_s, is_job_fault=True)
+        overdue = self._pending.overdue
+        reason = with_log(overdue, message) if overdue else end_in_words(message)
+        return self._fail(reason, now_s, is_job_fault=True)
 
     def _check_end(self, now_s: float) -> list[Output]:
         if not self._is_at_end:
@@ -541,11 +548,16 @@ class RescaleFlow:
         self._group_failures = 0
         return [done, *self._check_end(now_s), *self._take_next(now_s)]
 
-    def _attach_failure(self, pending: Pending) -> str:
+    def _give_up_warming(self, pending: Pending, now_s: float) -> list[Output]:
+        """End the workers that take too long; the first to end brings its log."""
+        if pending.overdue:
+            return self._fail(pending.overdue, now_s, is_job_fault=True)
         cold = self._crew.cold(pending.targets)
-        return (
+        pending.deadline_at_s = now_s + LAST_WORDS_LIMIT_S
+        pending.overdue = (
             f"{len(cold)} of {len(pending.targets)} workers were not ready "
             f"{self._settings.attach_deadline_s:g} s after their start: call "
             f"malletrain.train.attach near the top of the script and iterate over "
-            f"job.batches(), or raise attach_deadline_s"
+            f"job.batches(), or raise live.attach_deadline_s"
         )
+        return [StopNow(tuple(cold))]
