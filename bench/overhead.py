@@ -17,8 +17,9 @@ from pathlib import Path
 from bench.harness import Result
 from malletrain.testing import LocalJob, WarmParent
 
-TURNS = 24
-STEPS_A_TURN = 8
+#: Many and short: a burst of other work then falls on few of them, or on both halves of one.
+TURNS = 120
+STEPS_A_TURN = 4
 LIMIT = 0.02
 
 
