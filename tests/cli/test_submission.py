@@ -45,6 +45,9 @@ def test_env_of_another_form(word: str) -> None:
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("print()\n")
+    (tmp_path / "job.sh").write_text("#!/bin/dash\n")
+    (tmp_path / "launch").write_text("#!/usr/bin/env -S bash -u\n")
+    (tmp_path / "binary").write_bytes(b"\x7fELF")
     runnable = tmp_path / "run"
     runnable.write_text("#!/bin/sh\n")
     runnable.chmod(0o755)
@@ -82,9 +85,12 @@ def test_commands_that_can_run(
         (("python", "trian.py"), "trian.py is no file in"),
         (("python", "-X", "dev", "trian.py"), "trian.py is no file in"),
         (("sh", "-o", "errexit", "trian.sh"), "trian.sh is no file in"),
-        (("train.py",), "train.py is not on PATH: run it as `python train.py`"),
+        (("train.py",), "not on PATH: put its interpreter in front: python ./train.py"),
         (("run",), "run is not on PATH: run it as `./run`"),
-        (("./train.py",), "./train.py is not executable: chmod +x it, or run it as `python"),
+        (("./train.py",), "not executable: put its interpreter in front: python ./train.py"),
+        (("./job.sh",), "chmod +x ./job.sh, or put its interpreter in front: dash ./job.sh"),
+        (("./launch",), "chmod +x ./launch, or put its interpreter in front: bash ./launch"),
+        (("./binary",), "./binary is not executable: chmod +x ./binary"),
         (("./absent",), "./absent is no file in"),
         (("no-such-program",), "no-such-program is neither on PATH nor in"),
     ],

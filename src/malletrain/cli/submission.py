@@ -10,6 +10,7 @@ from pathlib import Path
 
 from malletrain.errors import UsageError
 
+_INTERPRETERS = {".py": "python", ".sh": "sh", ".bash": "bash"}
 _PYTHON = re.compile(r"python[0-9.]*")
 _SHELL = re.compile(r"(ba|da|k|z)?sh")
 #: Options that take the next word as their value.
@@ -88,21 +89,37 @@ def _resolve_program(program: str, cwd: Path) -> str:
         if found is not None:
             return str(Path(found).absolute())
         if here.is_file():
-            raise UsageError(f"{program} is not on PATH: run it as `{_way_to_run(here, program)}`")
+            raise UsageError(f"{program} is not on PATH: {_ways_to_run(here, f'./{program}')}")
         raise UsageError(f"{program} is neither on PATH nor in {cwd}: check its name")
     if not here.is_file():
         raise UsageError(f"{program} is no file in {cwd}: check its name, or set --cwd")
     if not os.access(here, os.X_OK):
-        raise UsageError(
-            f"{program} is not executable: chmod +x it, or run it as `{_way_to_run(here, program)}`"
-        )
+        raise UsageError(f"{program} is not executable: {_ways_to_run(here, program)}")
     return str(here.absolute())
 
 
-def _way_to_run(file: Path, program: str) -> str:
-    if file.suffix == ".py":
-        return f"python {program}"
-    return program if os.sep in program else f"./{program}"
+def _ways_to_run(file: Path, program: str) -> str:
+    if os.access(file, os.X_OK):
+        return f"run it as `{program}`"
+    if interpreter := _interpreter_in(file):
+        return f"chmod +x {program}, or put its interpreter in front: {interpreter} {program}"
+    # The kernel runs no script that does not name its interpreter.
+    if interpreter := _INTERPRETERS.get(file.suffix, ""):
+        return f"put its interpreter in front: {interpreter} {program}"
+    return f"chmod +x {program}"
+
+
+def _interpreter_in(file: Path) -> str:
+    """Return the name of the program in the file's first line, "" where there is none."""
+    try:
+        with file.open("rb") as script:
+            first = script.readline(256).decode(errors="replace")
+    except OSError:
+        return ""
+    words = first[2:].split() if first.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return Path(words[0]).name if words else ""
 
 
 def _script_of(command: Sequence[str]) -> str | None:
