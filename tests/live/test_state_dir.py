@@ -9,7 +9,13 @@ import pytest
 
 from malletrain.errors import StateDirError
 from malletrain.live import state_dir as module
-from malletrain.live.state_dir import Endpoint, StateDir, claim, file_system_of
+from malletrain.live.state_dir import (
+    Endpoint,
+    StateDir,
+    claim,
+    file_system_of,
+    is_network_file_system,
+)
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw,relatime 0 0
@@ -37,6 +43,30 @@ broken line
 )
 def test_the_file_system_is_that_of_the_deepest_mount(path: str, kind: str) -> None:
     assert file_system_of(Path(path), MOUNTS) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_network"),
+    [
+        ("ext4", False),
+        ("xfs", False),
+        ("overlay", False),
+        ("tmpfs", False),
+        ("fuseblk", False),
+        ("fuse.ntfs-3g", False),
+        ("fuse.fuse-overlayfs", False),
+        ("", False),
+        ("nfs4", True),
+        ("fuse.sshfs", True),
+        ("fuse.something-new", True),
+        ("fuse", True),
+        ("virtiofs", True),
+        ("vboxsf", True),
+        ("9p", True),
+    ],
+)
+def test_what_may_be_of_another_machine_is_told_apart(kind: str, is_network: bool) -> None:
+    assert is_network_file_system(kind) is is_network
 
 
 def test_it_and_its_token_are_private(tmp_path: Path) -> None:

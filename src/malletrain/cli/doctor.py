@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from malletrain.live.state_dir import NETWORK_FILE_SYSTEMS
+from malletrain.live.state_dir import is_network_file_system
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -129,12 +129,12 @@ def _state_dir(path: str, problem: str) -> Finding:
 
 
 def _file_system(path: str, file_system: str) -> Finding:
-    if file_system in NETWORK_FILE_SYSTEMS:
+    if is_network_file_system(file_system):
         return _finding(
             "file system",
             Verdict.FAIL,
-            f"{path} is on {file_system}, a network file system: its locks and syncs are no "
-            "ground for a journal",
+            f"{path} is on {file_system}, a network file system or what may be one: its locks "
+            "and syncs are no ground for a journal",
             "choose a local disk with --state-dir, or take the risk with `malletrain up --force`",
         )
     if file_system in ("tmpfs", "ramfs"):

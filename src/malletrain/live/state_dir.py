@@ -22,17 +22,15 @@ from msgspec import Struct
 
 from malletrain.errors import StateDirError
 
-#: File systems on which neither flock nor SQLite's WAL (shared memory) can be relied upon.
-NETWORK_FILE_SYSTEMS = frozenset(
+#: File systems on which neither flock nor SQLite's WAL (shared memory) can be relied upon: of
+#: other machines, or of a virtual machine's host.
+_REMOTE = frozenset(
     {
         "9p",
         "afs",
         "beegfs",
         "ceph",
         "cifs",
-        "fuse.ceph-fuse",
-        "fuse.glusterfs",
-        "fuse.sshfs",
         "glusterfs",
         "gpfs",
         "lustre",
@@ -44,7 +42,20 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "pvfs2",
         "smb3",
         "smbfs",
+        "vboxsf",
+        "virtiofs",
         "wekafs",
+    }
+)
+#: What a program serves may be anything, and mostly is remote; these have a disk below.
+_LOCAL_FUSE = frozenset(
+    {
+        "fuse.exfat",
+        "fuse.ext4",
+        "fuse.fuse-overlayfs",
+        "fuse.fuse2fs",
+        "fuse.ntfs",
+        "fuse.ntfs-3g",
     }
 )
 
@@ -151,11 +162,11 @@ def claim(state_dir: StateDir, *, is_forced: bool = False) -> ControllerLock:
             f"cannot create the state directory {path}: {error.strerror}"
         ) from error
     kind = file_system_of(path.resolve(), Path("/proc/mounts").read_text())
-    if kind in NETWORK_FILE_SYSTEMS and not is_forced:
+    if is_network_file_system(kind) and not is_forced:
         raise StateDirError(
-            f"the state directory {path} is on {kind}, a network file system, where locks and "
-            f"the journal's shared memory cannot be relied upon: put it on a local disk, or "
-            f"force it if this machine alone uses it"
+            f"the state directory {path} is on {kind}, a network file system or what may be "
+            f"one, where locks and the journal's shared memory cannot be relied upon: put it on "
+            f"a local disk, or take the risk with --force if this machine alone uses it"
         )
     lock = _lock(state_dir)
     if not state_dir.token_path.exists():
@@ -201,6 +212,12 @@ def file_system_of(path: Path, mounts: str) -> str:
         if path.is_relative_to(mount) and depth >= best_depth:
             best_depth, best_kind = depth, fields[2]
     return best_kind
+
+
+def is_network_file_system(kind: str) -> bool:
+    """Whether a file system of this type is of another machine, or may be."""
+    is_fuse = kind == "fuse" or kind.startswith("fuse.")
+    return kind in _REMOTE or (is_fuse and kind not in _LOCAL_FUSE)
 
 
 def _write_whole(path: Path, content: bytes) -> None:
