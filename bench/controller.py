@@ -24,6 +24,7 @@ import httpx
 from bench.harness import Result
 from malletrain.config import LiveSettings
 from malletrain.core.model import Node
+from malletrain.live.main import collect_seldom
 from malletrain.wire import Message, PrepareGroup
 from tests.live.fake_agents import FakeAgent
 from tests.live.rig import TOKEN, running
@@ -119,6 +120,7 @@ def _controller() -> Iterator[tuple[str, int]]:
 async def _serve(state_dir: Path) -> None:
     async with running(state_dir, live=LiveSettings()) as rig:
         rig.batch.max_nodes = None
+        collect_seldom()
         print(rig.url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

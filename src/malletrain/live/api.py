@@ -49,6 +49,9 @@ _POLICY_VIOLATION = 1008
 #: What either side says that closes a connection for want of an answer to its ping.
 _PING_TIMEOUT = 1011
 
+#: Messages of one agent that may wait to be taken in.
+_READ_AHEAD = 8
+
 _T = TypeVar("_T")
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -319,8 +322,17 @@ class _WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's, which says of an unanswered ping that it is one.
 
     And says so at once: closing waits until what was written is sent, to a peer that reads nothing
-    for as long as TCP tries.
+    for as long as TCP tries. It also reads on while few messages wait, where uvicorn stops and
+    starts reading anew for each.
     """
+
+    def send_receive_event_to_app(self) -> None:
+        was_paused = self.read_paused
+        has_room = self.queue.qsize() < _READ_AHEAD
+        self.read_paused = was_paused or has_room
+        super().send_receive_event_to_app()
+        if has_room:
+            self.read_paused = was_paused
 
     def keepalive_timeout(self) -> None:
         self.queue.put_nowait({"type": "websocket.disconnect", "code": _PING_TIMEOUT})
