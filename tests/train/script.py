@@ -55,6 +55,7 @@ class Config:
     file_limit_bytes: int = 0
     #: "step": in the job's last step the worker on node b takes its group for lost, and c dies
     #: once it has the sums. "end": b does so when all have that step, and will wait for nobody.
+    #: "after": b dies after the loop.
     last_fault: str = ""
     #: Leave the loop after so many steps.
     leave_after: int | None = None
@@ -262,6 +263,8 @@ def main() -> None:
         lose_end()
     torch.set_num_threads(1)
     result = train(config)
+    if config.last_fault == "after" and _node() == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
     torch.save(result, Path(config.directory, f"{os.environ['MALLETRAIN_WORKER_ID']}.pt"))
 
 

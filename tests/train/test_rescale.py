@@ -13,7 +13,7 @@ import torch
 
 from malletrain.core.events import JobFinished, RescaleDone, WorkersLost
 from malletrain.testing import LocalJob
-from malletrain.wire import Progress, Saved, Switched, WorkDone
+from malletrain.wire import Progress, Saved, Switched, WorkDone, WorkerHello
 from tests.train.conftest import StartJob
 from tests.train.outcome import (
     TOLERANCE,
@@ -159,6 +159,21 @@ def test_one_that_hears_too_late_that_all_have_the_last_step_ends_well(
     assert sorted(result["rank"] for result in results(config)) == [0, 1, 2]
     assert_as_undisturbed(config)
     assert_exactly_once(job, config)
+
+
+def test_a_member_that_dies_after_the_loop_brings_nobody_back(
+    start: StartJob, tmp_path: Path
+) -> None:
+    config = Config(str(tmp_path), epochs=2, last_fault="after")
+    job = start(config)
+    job.order(NODES[:3])
+    job.wait_ended(timeout_s=20)
+    assert job.has_finished
+    assert sorted(end.status for end in job.exits) == [-signal.SIGKILL, 0, 0]
+    assert len(results(config)) == 2
+    assert_as_undisturbed(config)
+    assert_exactly_once(job, config)
+    assert len(job.sent(WorkerHello)) == 3
 
 
 def test_a_group_that_does_not_go_costs_a_new_process_image(

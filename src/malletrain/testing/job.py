@@ -264,7 +264,7 @@ class LocalJob:
                 self.events.append(output)
                 is_broken |= self._breaks(output)
         self._changed.notify_all()
-        if is_broken and self._recovers and self._wanted:
+        if is_broken and self._recovers and self._wanted and not self.has_finished:
             self.order(self._wanted)
 
     def _breaks(self, event: AnyEvent) -> bool:
