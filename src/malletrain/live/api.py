@@ -6,11 +6,11 @@ counted, and harms nobody else.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,7 +37,7 @@ from malletrain.errors import (
 from malletrain.live.controller import Controller
 from malletrain.live.logs import page
 from malletrain.live.orders import Orders
-from malletrain.live.ports import JobPaths
+from malletrain.live.ports import JobPaths, Offload, in_thread
 from malletrain.live.requests import NodeCount, Submission
 from malletrain.live.views import job_view, node_view
 from malletrain.wire import MAX_MESSAGE_BYTES
@@ -66,12 +66,15 @@ class Api:
         paths: JobPaths,
         token: str,
         shut_down: Callable[[], None],
+        *,
+        offload: Offload = in_thread,
     ) -> None:
         self._controller = controller
         self._orders = orders
         self._paths = paths
         self._token = token
         self._shut_down = shut_down
+        self._offload = offload
 
     def app(self) -> ASGIApp:
         verbs = {
@@ -129,15 +132,15 @@ class Api:
 
     async def _explain(self, request: Request) -> Response:
         job = request.path_params["job"]
-        return _json(await asyncio.to_thread(self._orders.explain, job))
+        return _json(await self._offload(partial(self._orders.explain, job)))
 
     async def _logs(self, request: Request) -> Response:
         job_id = self._controller.find(request.path_params["job"]).spec.id
         offset, lines = _number(request, "offset"), _number(request, "lines")
         current = self._controller.executor.rank_zero(job_id)
         log_dir = self._paths.log_dir(job_id)
-        read = await asyncio.to_thread(page, log_dir, current=current, offset=offset, lines=lines)
-        return _json(read)
+        read = partial(page, log_dir, current=current, offset=offset, lines=lines)
+        return _json(await self._offload(read))
 
     # -- ordering ----------------------------------------------------------------------------------
 
