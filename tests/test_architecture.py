@@ -17,7 +17,7 @@ LEAVES = {"errors", "frames", "processes"}
 MAY_IMPORT = {
     "core": {"errors"},
     "allocate": {"core", "errors"},
-    "batch": {"core", *LEAVES},
+    "batch": {"core", "clock", *LEAVES},
     "train": {"core.model", "wire", *LEAVES},
     "node": {"core.model", "wire", "clock", *LEAVES},
     "live": {"core", "allocate", "batch", "wire", "clock", "config", *LEAVES},

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from malletrain.batch import trace
 from malletrain.batch.machine import Machine
+from malletrain.clock import Clock, WallClock
 from malletrain.errors import BatchError, MalleTrainError, WireError
 from malletrain.frames import frame, read_frame
 
@@ -114,12 +115,14 @@ class Host:
         host_dir: Path,
         machine: Machine,
         *,
+        clock: Clock,
         max_nodes: int,
         away_limit_s: float,
         trace_path: Path | None,
         speed: float,
     ) -> None:
         self._host_dir = host_dir
+        self._clock = clock
         self._machine = machine
         self._max_nodes = max_nodes
         self._away_limit_s = away_limit_s
@@ -131,7 +134,8 @@ class Host:
         #: Nodes that were lost while no controller was there.
         self._untold: list[str] = []
         self._malformed = 0
-        self._away: asyncio.TimerHandle | None = None
+        #: Waits for the limit to pass.
+        self._away: asyncio.Task[None] | None = None
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
@@ -235,20 +239,22 @@ class Host:
     # -- nodes ------------------------------------------------------------------------------------
 
     async def _play(self, path: Path) -> None:
-        loop = asyncio.get_running_loop()
-        began_at_s = loop.time()
+        began_at_s = self._clock.now_s()
         with path.open(newline="", encoding="utf-8") as lines:
             for interval in trace.read(lines, path.name):
-                await asyncio.sleep(began_at_s + interval.from_s / self._speed - loop.time())
+                await self._sleep_until(began_at_s + interval.from_s / self._speed)
                 self._run(self._lend(interval, began_at_s + interval.to_s / self._speed))
 
     async def _lend(self, interval: trace.IdleInterval, until_s: float) -> None:
         # Its last grace period may reach into this interval.
         await self._machine.cleared(interval.node)
         self._start(interval.node, interval.group)
-        await asyncio.sleep(until_s - asyncio.get_running_loop().time())
+        await self._sleep_until(until_s)
         is_abrupt = interval.end is trace.IntervalEnd.KILL
         await self._machine.end(interval.node, is_abrupt=is_abrupt)
+
+    async def _sleep_until(self, at_s: float) -> None:
+        await self._clock.sleep(max(0.0, at_s - self._clock.now_s()))
 
     def _start(self, node_id: str, group: str) -> None:
         log_dir = self._host_dir / "nodes"
@@ -268,9 +274,10 @@ class Host:
             self._away.cancel()
             self._away = None
         if not self._controllers:
-            self._away = asyncio.get_running_loop().call_later(self._away_limit_s, self._give_up)
+            self._away = asyncio.create_task(self._give_up())
 
-    def _give_up(self) -> None:
+    async def _give_up(self) -> None:
+        await self._clock.sleep(self._away_limit_s)
         _logger.error("no controller for %g s: ending all nodes", self._away_limit_s)
         self._over.set()
 
@@ -333,16 +340,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 async def _serve(options: argparse.Namespace, mine: HostFile) -> None:
+    clock = WallClock()
     away_limit_s = options.controller_away_limit_s
     machine = Machine(
         Path(mine.run_dir),
         ["--controller-away-limit-s", str(away_limit_s), *options.agent_options],
         [name for name in options.preload.split(",") if name],
         options.grace_s,
+        clock=clock,
     )
     host = Host(
         options.dir,
         machine,
+        clock=clock,
         max_nodes=options.max_nodes,
         away_limit_s=away_limit_s,
         trace_path=options.trace,

@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from malletrain import processes
+from malletrain.clock import Clock, within
 
 #: SIGKILL works within milliseconds but for a process in a driver.
 _CLEAR_LIMIT_S = 5.0
@@ -37,8 +38,15 @@ class Machine:
     """Starts agents and the zygote that they share; all of it dies with this process."""
 
     def __init__(
-        self, run_dir: Path, agent_options: Sequence[str], preload: Sequence[str], grace_s: float
+        self,
+        run_dir: Path,
+        agent_options: Sequence[str],
+        preload: Sequence[str],
+        grace_s: float,
+        *,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         #: Private, and short enough for sockets to lie below it.
         self._run_dir = run_dir
         self._agent_options = (*agent_options, "--grace-s", str(grace_s))
@@ -103,8 +111,7 @@ class Machine:
         if not is_abrupt:
             processes.signal_process(node.pid, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._grace_s):
-                    await node.ended.wait()
+                await within(self._clock, self._grace_s, node.ended.wait())
         if not node.ended.is_set():
             processes.signal_group(node.pid, signal.SIGKILL)
         await node.cleared.wait()
@@ -148,16 +155,16 @@ class Machine:
 
     async def _clear(self, group: int) -> None:
         """Kill what is left of a group, and what has left it, until nothing is."""
-        give_up_at_s = asyncio.get_running_loop().time() + _CLEAR_LIMIT_S
+        give_up_at_s = self._clock.now_s() + _CLEAR_LIMIT_S
         pause_s = 0.002
         while not processes.is_group_empty(group) or self._strays():
-            if asyncio.get_running_loop().time() > give_up_at_s:
+            if self._clock.now_s() > give_up_at_s:
                 _logger.error("processes of group %d are left after SIGKILL", group)
                 return
             processes.signal_group(group, signal.SIGKILL)
             for pid in self._strays():
                 processes.signal_process(pid, signal.SIGKILL)
-            await asyncio.sleep(pause_s)
+            await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.1)
             self._reap()
 
