@@ -137,7 +137,7 @@ def test_a_member_that_dies_in_the_last_step_holds_nobody(start: StartJob, tmp_p
     config = Config(str(tmp_path), epochs=2, last_fault="step")
     job = start(config)
     job.wait_rescaled(job.order(NODES[:3]))
-    job.wait_ended(timeout_s=20)
+    job.wait_ended()
     assert isinstance(job.events[-1], JobFinished)
     # b has it from a, that waited for it; c is dead.
     assert sorted(end.status for end in job.exits) == [-signal.SIGKILL, 0, 0]
@@ -152,7 +152,7 @@ def test_one_that_hears_too_late_that_all_have_the_last_step_ends_well(
     config = Config(str(tmp_path), epochs=2, last_fault="end")
     job = start(config)
     job.wait_rescaled(job.order(NODES[:3]))
-    job.wait_ended(timeout_s=20)
+    job.wait_ended()
     assert isinstance(job.events[-1], JobFinished)
     assert [end.status for end in job.exits] == [0, 0, 0]
     # Still exactly one is the first.
@@ -167,7 +167,7 @@ def test_a_member_that_dies_after_the_loop_brings_nobody_back(
     config = Config(str(tmp_path), epochs=2, last_fault="after")
     job = start(config)
     job.order(NODES[:3])
-    job.wait_ended(timeout_s=20)
+    job.wait_ended()
     assert job.has_finished
     assert sorted(end.status for end in job.exits) == [-signal.SIGKILL, 0, 0]
     assert len(results(config)) == 2
