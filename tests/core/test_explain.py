@@ -25,8 +25,8 @@ def test_a_training_job_is_told_what_more_nodes_would_do_and_cost_the_others() -
     text = words(world, "slow")
     assert "slow is training on 1 node (it may have 1 to 8)" in text
     assert "measured on 1" in text
-    assert "With more nodes it would, in samples/s with 95% confidence: on 2 gain" in text
-    assert "the other jobs would lose" in text
+    assert "On 2 nodes it should train 102 samples/s" in text
+    assert "the others would lose" in text
 
 
 def test_a_waiting_job_is_told_why() -> None:

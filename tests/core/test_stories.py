@@ -39,7 +39,8 @@ def test_a_job_gets_all_nodes_that_it_may_have(world: World) -> None:
     decision = world.submit(spec("job", most=2))
     assert decision.actions == (Rescale("job", 1, ("a1", "a2")),)
     assert "job submitted" in decision.reason
-    assert "0 -> 2 nodes" in decision.reason
+    assert "job submitted: job 0\N{RIGHTWARDS ARROW}2 nodes, not measured yet" in decision.reason
+    assert "proved" in decision.reason
     assert world.job("job").activity is Activity.TRAINING
 
 
@@ -194,6 +195,8 @@ def test_a_grown_job_waits_until_the_shrinking_one_has_left(world: World) -> Non
     decision = world.submit(spec("new", most=4))
     assert [type(action) for action in decision.actions] == [Rescale]
     assert decision.actions[0].job_id == "slow"
+    assert "new submitted: slow 4\N{RIGHTWARDS ARROW}" in decision.reason
+    assert "samples/s; then new 0\N{RIGHTWARDS ARROW}" in decision.reason
     world.finish()
     assert len(world.job("new").node_ids) == 4 - len(world.job("slow").node_ids)
     # It grew once, when all were there.

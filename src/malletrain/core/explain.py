@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from malletrain.core import advisor
 from malletrain.core.decide import problem_of
-from malletrain.core.model import Activity, Cluster, Job
+from malletrain.core.model import Activity, Cluster, Job, Phase
 from malletrain.core.problem import Allocator, Claim, Problem
 from malletrain.core.reasons import nodes_word
 from malletrain.core.scalability import Curve, curve_for
@@ -35,6 +35,8 @@ def _situation(cluster: Cluster, job: Job) -> str:
     name = job.spec.name
     if job.activity is Activity.OVER:
         return f"{name} is {job.phase.value}: {job.done_samples:,.0f} samples trained."
+    if job.phase is Phase.SUSPENDED:
+        return f"{name} is suspended, by its user: malletrain resume {name} lets it go on."
     words = f"{name} is {job.activity.value} on {nodes_word(len(job.node_ids))}"
     words += f" (it may have {job.spec.min_nodes} to {job.spec.max_nodes})"
     if job.rescaling and job.rescaling.node_ids:
@@ -51,16 +53,15 @@ def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
         return ["It has as many nodes as it may have, or as there are."]
     rates = curve.rates(most)
     low, high = curve.interval(most)
-    scales = sorted({now + 1, min(2 * max(now, 1), most), most})
-    beliefs = "; ".join(
-        f"on {n} {_gain(rates[n] - rates[now])}, {low[n]:,.0f} to {high[n]:,.0f} in all"
-        for n in scales
-    )
-    return [f"With more nodes it would, in samples/s with 95% confidence: {beliefs}."]
-
-
-def _gain(difference: float, digits: str = ",.0f") -> str:
-    return f"{'gain' if difference >= 0 else 'lose'} {abs(difference):{digits}}"
+    lines = []
+    for n in sorted({now + 1, min(2 * max(now, 1), most), most}):
+        verb = "more" if rates[n] > rates[now] else "fewer: more nodes would slow it down"
+        lines.append(
+            f"On {nodes_word(n)} it should train {rates[n]:,.0f} samples/s "
+            f"({low[n]:,.0f} to {high[n]:,.0f} with 95% confidence), "
+            f"{abs(rates[n] - rates[now]):,.0f} {verb}."
+        )
+    return lines
 
 
 def _why_not_more(cluster: Cluster, job: Job, allocator: Allocator) -> list[str]:
@@ -75,10 +76,11 @@ def _why_not_more(cluster: Cluster, job: Job, allocator: Allocator) -> list[str]
         return lines
     own = float(claim.values[more] - claim.values[given])
     others = _others_lose(problem, claim, given, more, allocator)
-    unit = cluster.settings.objective.value
+    verdict = "gain" if own >= 0 else "lose"
     lines.append(
-        f"With {more} it would {_gain(own, ',.4g')} over the next {problem.horizon_s:.0f} s, and "
-        f"the other jobs would lose {others:,.4g} (in units of the objective, {unit})."
+        f"With {more} it would {verdict} {abs(own):,.3g} and the others would lose {others:,.3g} "
+        f"over the next {problem.horizon_s:.0f} s, in units of the objective "
+        f"({cluster.settings.objective.value})."
     )
     return lines
 

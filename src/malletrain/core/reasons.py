@@ -19,8 +19,9 @@ from malletrain.core.events import (
     RescaleFailed,
     WorkersLost,
 )
-from malletrain.core.model import Cluster, Pin
+from malletrain.core.model import Cluster, Job, Pin
 from malletrain.core.problem import Allocation
+from malletrain.core.scalability import curve_for
 
 _CAUSES: dict[type, str] = {
     JobSubmitted: "submitted",
@@ -40,17 +41,47 @@ def of_decision(
     allocation: Allocation | None,
     trigger: Sequence[AnyEvent],
 ) -> str:
-    """Say what happened, what is done about it, and how good the answer is."""
+    """Say what happened, what is done about it and for what, and how good the answer is."""
     changes = [words for action in actions if (words := _action(cluster, action))]
+    changes += _to_follow(cluster, actions, allocation)
     changes += [
         f"{cluster.jobs[job_id].spec.name} is held at {nodes_word(pin.nodes)}: {pin.reason}"
         for job_id, pin in pins.items()
         if cluster.jobs[job_id].pin != pin
     ]
-    parts = [causes(cluster, trigger), "; ".join(changes) or "nothing to change"]
+    words = "; ".join(changes) or "nothing to change"
     if allocation and changes:
-        parts.append(_quality(allocation))
-    return " -> ".join(part for part in parts if part)
+        words += f" ({_quality(allocation)})"
+    cause = causes(cluster, trigger)
+    return f"{cause}: {words}" if cause else words
+
+
+def _to_follow(
+    cluster: Cluster, actions: Sequence[Action], allocation: Allocation | None
+) -> list[str]:
+    """Name who gets what others give up, once it is free."""
+    ordered = {action.job_id for action in actions if isinstance(action, Rescale)}
+    if not ordered or allocation is None:
+        return []
+    return [
+        f"then {_change(cluster, job, count)}"
+        for job_id, count in allocation.counts.items()
+        if job_id not in ordered
+        and (job := cluster.jobs.get(job_id)) is not None
+        and job.rescaling is None
+        and count > len(job.node_ids)
+    ]
+
+
+def _change(cluster: Cluster, job: Job, after: int) -> str:
+    """Name the node counts, and what they are believed to change where that was measured."""
+    before = len(job.node_ids)
+    words = f"{job.spec.name} {before}\N{RIGHTWARDS ARROW}{nodes_word(after)}"
+    known = cluster.curves.get(job.spec.model_key)
+    if not known or not known.observations:
+        return f"{words}, not measured yet"
+    rates = curve_for(cluster, job, cluster.settings).rates(max(before, after))
+    return f"{words}, {rates[after] - rates[before]:+,.0f} samples/s"
 
 
 def causes(cluster: Cluster, trigger: Sequence[AnyEvent]) -> str:
@@ -70,9 +101,14 @@ def causes(cluster: Cluster, trigger: Sequence[AnyEvent]) -> str:
             case _ if type(event) in _CAUSES:
                 job = cluster.jobs.get(getattr(event, "job_id", ""))
                 if job:
-                    words.append(f"{job.spec.name} {_CAUSES[type(event)]}")
+                    words.append(f"{job.spec.name} {_CAUSES[type(event)]}{_why(event)}")
     moves = [f"{nodes_word(count)} {what}" for what, count in counts.items()]
     return ", ".join(dict.fromkeys([*moves, *words]))
+
+
+def _why(event: AnyEvent) -> str:
+    reason = getattr(event, "reason", "").partition("\n")[0]
+    return f" ({reason})" if reason else ""
 
 
 def nodes_word(count: int) -> str:
@@ -83,12 +119,11 @@ def _action(cluster: Cluster, action: Action) -> str:
     match action:
         case Rescale(job_id, _, node_ids):
             job = cluster.jobs[job_id]
-            before, after = len(job.node_ids), len(node_ids)
-            if job.is_broken and after:
-                return f"{job.spec.name} goes on with {nodes_word(after)}"
-            if not after:
-                return f"{job.spec.name} {before} -> 0 nodes, its state is saved"
-            return f"{job.spec.name} {before} -> {nodes_word(after)}"
+            if job.is_broken and node_ids:
+                return f"{job.spec.name} goes on with {nodes_word(len(node_ids))}"
+            if not node_ids:
+                return f"{job.spec.name} leaves its {nodes_word(len(job.node_ids))}, state saved"
+            return _change(cluster, job, len(node_ids))
         case Stop(job_id):
             return f"{cluster.jobs[job_id].spec.name} is ended"
         case ReleaseNodes(node_ids):
@@ -99,5 +134,5 @@ def _action(cluster: Cluster, action: Action) -> str:
 
 def _quality(allocation: Allocation) -> str:
     if allocation.proved_optimal:
-        return "optimum proved"
+        return "no division is worth more: proved"
     return f"within {100 * allocation.gap:.2g}% of the best possible"

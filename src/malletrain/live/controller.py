@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from malletrain.clock import Clock
 from malletrain.config import Config
-from malletrain.core.actions import Rescale
+from malletrain.core.actions import Rescale, WakeAt
 from malletrain.core.apply import apply, replay
 from malletrain.core.decide import decide, has_news, problem_of
 from malletrain.core.events import (
@@ -413,6 +413,6 @@ class Controller:
         cluster = apply(self._cluster, decision)
         await self._append([decision])
         self._cluster = cluster
-        if decision.actions:
+        if any(not isinstance(action, WakeAt) for action in decision.actions):
             self._last_decision = DecisionView(at_s=decision.at_s, reason=decision.reason)
         self.executor.execute(decision.actions)
