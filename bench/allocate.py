@@ -21,62 +21,42 @@ _HORIZON_S = 120.0
 _ROUNDS = 41
 _MILP_ROUNDS = 3
 _MILP_LIMIT_S = 30.0
+_MIN_RATIO = 100
 
 
 def run() -> Iterator[Result]:
     rng = np.random.default_rng(20210210)
+    yield from _beside_milp("mixed", 5.0, lambda: _mixed(rng), _MILP_ROUNDS)
+    yield from _beside_milp("identical", 10.0, lambda: _identical(rng), 1)
+
+
+def _beside_milp(
+    kind: str, limit_ms: float, draw: Callable[[], Problem], milp_rounds: int
+) -> Iterator[Result]:
     thrash = _cache_thrasher()
-
-    mixed = [_timed(ExactAllocator(), _mixed(rng), thrash) for _ in range(_ROUNDS)]
-    times_ms = [took_ms for took_ms, _ in mixed]
-    all_proved = all(answer.proved_optimal for _, answer in mixed)
-    median_ms = statistics.median(times_ms)
-    yield Result(
-        "exact, 1,000 mixed jobs, median",
-        median_ms,
-        "ms",
-        "<= 5 ms, all proved",
-        median_ms <= 5 and all_proved,
-    )
-    yield Result("exact, 1,000 mixed jobs, 95th percentile", _percentile(times_ms, 95), "ms")
-
-    alike = [_timed(ExactAllocator(), _identical(rng), thrash) for _ in range(_ROUNDS)]
-    times_ms = [took_ms for took_ms, _ in alike]
-    all_proved = all(answer.proved_optimal for _, answer in alike)
-    median_ms = statistics.median(times_ms)
-    yield Result(
-        "exact, 1,000 identical jobs, median",
-        median_ms,
-        "ms",
-        "<= 10 ms, all proved",
-        median_ms <= 10 and all_proved,
-    )
-    yield Result("exact, 1,000 identical jobs, 95th percentile", _percentile(times_ms, 95), "ms")
-
-    yield _against_milp(rng, thrash)
-
-
-def _against_milp(rng: np.random.Generator, thrash: Callable[[], None]) -> Result:
-    exact_ms, milp_ms, is_same = [], [], True
-    for _ in range(_MILP_ROUNDS):
-        problem = _mixed(rng)
-        took_ms, exact = _timed(ExactAllocator(), problem, thrash)
-        exact_ms.append(took_ms)
+    problems = [draw() for _ in range(_ROUNDS)]
+    timed = [_timed(ExactAllocator(), problem, thrash) for problem in problems]
+    times_ms = [took_ms for took_ms, _ in timed]
+    answers = [answer for _, answer in timed]
+    milp_ms, is_same = [], True
+    for problem, exact in zip(problems[:milp_rounds], answers, strict=False):
         took_ms, milp = _timed(MilpAllocator(_MILP_LIMIT_S), problem, thrash)
         milp_ms.append(took_ms)
         # Where the limit cut it short, the MILP's answer may only be worse.
         error = (exact.value - milp.value) / abs(exact.value)
         is_same = is_same and (abs(error) < 1e-6 or (error > 0 and not milp.proved_optimal))
-    value_ms, reference_ms = statistics.median(exact_ms), statistics.median(milp_ms)
-    return Result(
-        "exact, 1,000 mixed jobs, the MILP's problems",
+    value_ms, reference_ms = statistics.median(times_ms), statistics.median(milp_ms)
+    all_proved = all(answer.proved_optimal for answer in answers)
+    yield Result(
+        f"exact, 1,000 {kind} jobs, median",
         value_ms,
         "ms",
-        ">= 100x, same worth",
-        reference_ms >= 100 * value_ms and is_same,
+        f"<= {limit_ms:g} ms, all proved, {_MIN_RATIO}x faster, same worth",
+        value_ms <= limit_ms and all_proved and is_same and reference_ms >= _MIN_RATIO * value_ms,
         f"count MILP in HiGHS, at most {_MILP_LIMIT_S:.0f} s",
         reference_ms,
     )
+    yield Result(f"exact, 1,000 {kind} jobs, 95th percentile", _percentile(times_ms, 95), "ms")
 
 
 def _timed(

@@ -37,12 +37,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_tutorials_script_runs_alone(tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     script = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)[0]
-    shorter = script.replace("epochs=400", "epochs=2")
-    assert shorter != script
     path = tmp_path / "train.py"
-    path.write_text(shorter)
+    path.write_text(script)
     ran = subprocess.run(
-        [sys.executable, path],
+        [sys.executable, path, "2"],
         check=False,
         capture_output=True,
         text=True,
