@@ -162,8 +162,12 @@ class Session:
 
     @property
     def is_first(self) -> bool:
-        """Exactly one worker is: let it print, and write what the script itself keeps."""
-        return self.rank == 0
+        """Exactly one worker of a group is: let it print, and write what the script itself keeps.
+
+        A worker without a group is not: before the loop, and while it warms up.
+        """
+        group = self._worker.group if self._worker else self._alone
+        return group is not None and group.rank == 0
 
     @property
     def step(self) -> int:
@@ -185,7 +189,10 @@ class Session:
         return self._loss
 
     def report(self, loss: Tensor | float) -> None:
-        """Show this batch's loss to the system; costs no message of its own."""
+        """Show this batch's loss to the system; costs no message of its own.
+
+        What is reported while a worker warms up counts for nothing.
+        """
         value = loss.detach() if isinstance(loss, Tensor) else loss
         weight = self._own_part_samples
         factor = weight if self._options.loss_reduction == "mean" else 1
