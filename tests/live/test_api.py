@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from malletrain.core.model import Node, Phase
 from malletrain.errors import UserError
 from malletrain.live.api import MAX_BODY_BYTES, bind
 from malletrain.live.logs import PAGE_BYTES, page
+from malletrain.live.requests import LogPage
 from malletrain.wire import MAX_MESSAGE_BYTES, PROTOCOL, AgentHello, WorkerWarm, encode
 from tests.live.rig import TOKEN, Rig, running
 from tests.live.stories import run
@@ -246,33 +249,55 @@ def write(log_dir: Path, worker: str, text: str) -> None:
         log.write(text)
 
 
-def test_a_reader_follows_the_worker_that_says_most(tmp_path: Path) -> None:
+def follow(log_dir: Path, read: LogPage, firsts: Sequence[str]) -> LogPage:
+    return page(log_dir, firsts=firsts, worker=read.worker, offset=read.offset)
+
+
+def test_every_line_of_each_first_worker_is_read_once(tmp_path: Path) -> None:
+    """Start, train, suspend, resume on another node, pass rank 0 to an older worker, end."""
     logs = tmp_path / "logs"
-    assert page(logs, current=None).text == ""
-    write(logs, "j1.2.n1.0", "one\ntwo\nthree\n")
-    write(logs, "j1.2.n2.0", "silence\n")
-    read = page(logs, current="j1.2.n1.0", lines=2)
-    assert read.text == "two\nthree\n"
-    write(logs, "j1.2.n1.0", "four\n")
-    read = page(logs, current="j1.2.n1.0", offset=read.offset)
-    assert read.text == "four\n"
-    # Another worker of a later generation has the word now.
-    write(logs, "j1.2.n1.0", "farewell\n")
-    write(logs, "j1.10.n3.0", "hello\n")
-    read = page(logs, current="j1.10.n3.0", offset=read.offset)
-    assert read.text == "farewell\n"
-    read = page(logs, current="j1.10.n3.0", offset=read.offset)
-    assert (read.text, Path(read.path).name) == ("hello\n", "j1.10.n3.0.log")
-    assert page(logs, current="j1.10.n3.0", offset=read.offset).text == ""
+    got = [page(logs, firsts=())]
+    assert got[0].text == ""
+
+    def reads(*firsts: str) -> str:
+        got.append(follow(logs, got[-1], firsts))
+        return got[-1].text
+
+    write(logs, "j.1.n1.0", "starts\n")
+    assert reads() == "starts\n"
+    write(logs, "j.1.n2.0", "silence\n")
+    write(logs, "j.1.n1.0", "epoch 1\n")
+    assert reads("j.1.n1.0") == "epoch 1\n"
+    # Suspended: the others' files are no successors.
+    write(logs, "j.1.n1.0", "saved\n")
+    assert reads("j.1.n1.0") == "saved\n"
+    assert reads("j.1.n1.0") == ""
+    # Two followed each other between two looks; the second has an older file.
+    write(logs, "j.10.n3.0", "epoch 2\n")
+    write(logs, "j.10.n0.0", "epoch 3\n")
+    later = ("j.1.n1.0", "j.10.n3.0", "j.10.n0.0")
+    assert [reads(*later) for _ in range(3)] == ["epoch 2\n", "epoch 3\n", ""]
+    write(logs, "j.10.n0.0", "done\n")
+    assert [reads(*later), reads(*later)] == ["done\n", ""]
+
+
+def test_a_new_reader_sees_the_last_first_worker(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    write(logs, "j.1.n1.0", "one\ntwo\nthree\n")
+    write(logs, "j.1.n2.0", "silence\n")
+    assert page(logs, firsts=("j.1.n1.0",), lines=2).text == "two\nthree\n"
+    # What is not known any more is guessed: the log that was written last.
+    os.utime(logs / "j.1.n2.0.log", (1.0, 1.0))
+    assert page(logs, firsts=(), lines=1).text == "three\n"
 
 
 def test_long_logs_come_in_pages_of_whole_lines(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     text = "".join(f"line {i} ü\n" for i in range(60_000))
     write(logs, "j1.1.n1.0", text)
-    assert page(logs, current=None, lines=3).text == "".join(text.splitlines(True)[-3:])
+    assert page(logs, firsts=(), lines=3).text == "".join(text.splitlines(True)[-3:])
     got, offset = "", 0
-    while (read := page(logs, current=None, offset=offset)).text:
+    while (read := page(logs, firsts=(), offset=offset)).text:
         assert read.text.endswith("\n")
         assert len(read.text.encode()) <= PAGE_BYTES
         got, offset = got + read.text, read.offset
@@ -287,7 +312,8 @@ def test_logs_over_the_port(tmp_path: Path) -> None:
         write(log_dir, f"{job_id}.1.n1.0", "epoch 1\nepoch 2\n")
         answer = (await rig.http.get(f"/v1/jobs/{job_id}/logs?lines=1")).json()
         assert answer["text"] == "epoch 2\n"
-        again = await rig.http.get(f"/v1/jobs/{job_id}/logs?offset={answer['offset']}")
+        where = {"worker": answer["worker"], "offset": answer["offset"]}
+        again = await rig.http.get(f"/v1/jobs/{job_id}/logs", params=where)
         assert again.json()["text"] == ""
         assert (await rig.http.get(f"/v1/jobs/{job_id}/logs?offset=-1")).status_code == 400
 

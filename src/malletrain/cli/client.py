@@ -64,9 +64,11 @@ class Client:
     def explain(self, job: str) -> Explanation:
         return self._get(f"/v1/jobs/{_quoted(job)}/explain", Explanation)
 
-    def logs(self, job: str, *, offset: int | None = None, lines: int | None = None) -> LogPage:
-        """Read on from `offset`, or the last `lines`."""
-        given = {"offset": offset, "lines": lines}
+    def logs(self, job: str, *, after: LogPage | None = None, lines: int | None = None) -> LogPage:
+        """Read on after a page, or the last `lines`."""
+        given: dict[str, object] = {"lines": lines}
+        if after is not None:
+            given = {"worker": after.worker, "offset": after.offset}
         query = {name: str(value) for name, value in given.items() if value is not None}
         return self._get(f"/v1/jobs/{_quoted(job)}/logs", LogPage, query)
 

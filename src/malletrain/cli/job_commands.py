@@ -169,7 +169,7 @@ def logs(
         while follow:
             # Asked before reading: what it wrote before it was over is still read.
             is_over = client.job(job).activity == "over"
-            page = client.logs(job, offset=page.offset)
+            page = client.logs(job, after=page)
             typer.echo(page.text, nl=False)
             if page.text:
                 continue

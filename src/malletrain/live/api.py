@@ -137,9 +137,14 @@ class Api:
     async def _logs(self, request: Request) -> Response:
         job_id = self._controller.find(request.path_params["job"]).spec.id
         offset, lines = _number(request, "offset"), _number(request, "lines")
-        current = self._controller.executor.rank_zero(job_id)
-        log_dir = self._paths.log_dir(job_id)
-        read = partial(page, log_dir, current=current, offset=offset, lines=lines)
+        read = partial(
+            page,
+            self._paths.log_dir(job_id),
+            firsts=self._controller.executor.first_workers(job_id),
+            worker=request.query_params.get("worker"),
+            offset=offset,
+            lines=lines,
+        )
         return _json(await self._offload(read))
 
     # -- ordering ----------------------------------------------------------------------------------

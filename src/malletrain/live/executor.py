@@ -123,6 +123,8 @@ class Executor:
             stop_grace_s=live.stop_grace_s,
         )
         self._flows: dict[str, RescaleFlow] = {}
+        #: Kept of jobs that are over too, whose logs are still read.
+        self._firsts: dict[str, list[str]] = {}
         self._homes = Homes()
         self.agents = Agents(self, clock, alarms, live, counters)
         self._rendezvous = Rendezvous(self._answer)
@@ -158,6 +160,10 @@ class Executor:
         """The worker whose log says most; None where none trains."""
         flow = self._flows.get(job_id)
         return flow.members[0] if flow and flow.members else None
+
+    def first_workers(self, job_id: str) -> tuple[str, ...]:
+        """Whoever was the job's rank 0 since this controller started, in turn."""
+        return tuple(self._firsts.get(job_id, ()))
 
     # -- coming back -------------------------------------------------------------------------------
 
@@ -334,6 +340,7 @@ class Executor:
         return {n: max(1, nodes[n].gpus) for n in node_ids if n in nodes}
 
     def _carry_out(self, flow: RescaleFlow, outputs: Iterable[Output]) -> None:
+        self._note_first(flow)
         absent: set[str] = set()
         for output in outputs:
             match output:
@@ -351,6 +358,11 @@ class Executor:
         self._alarms.set(
             ("flow", flow.job_id), flow.deadline_at_s, partial(self._tick, flow.job_id)
         )
+
+    def _note_first(self, flow: RescaleFlow) -> None:
+        firsts = self._firsts.setdefault(flow.job_id, [])
+        if flow.members and flow.members[0] not in firsts:
+            firsts.append(flow.members[0])
 
     def _tick(self, job_id: str) -> None:
         if flow := self._flows.get(job_id):

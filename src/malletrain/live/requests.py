@@ -39,6 +39,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 class LogPage(Struct, frozen=True, kw_only=True):
     text: str
-    #: Where to read on; it also says in which of the job's files.
+    #: Where to read on, in the file of `worker`.
     offset: int
+    worker: str = ""
     path: str = ""
