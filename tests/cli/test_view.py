@@ -8,7 +8,7 @@ from rich.console import Console
 
 from malletrain.cli.view import Usage, cluster_screen, sparkline, usage
 from malletrain.live.views import ClusterView
-from tests.cli.views import empty_cluster, large_cluster, small_cluster
+from tests.cli.views import empty_cluster, job, large_cluster, node, small_cluster
 
 HISTORY = [Usage(used, 8) for used in (0, 2, 5, 8, 6)] * 80
 
@@ -103,3 +103,27 @@ def test_sparkline_shows_full_and_none() -> None:
 
 def test_usage_counts_held_nodes() -> None:
     assert usage(small_cluster()) == Usage(used_nodes=7, offered_nodes=8)
+
+
+def test_rows_keep_their_places() -> None:
+    view = small_cluster()
+    jobs = [job(n, name, nodes=("x",) * n) for n, name in enumerate(("aa", "bb", "cc"))]
+    nodes = [node(f"node-{n}", group, "idle") for n in (10, 2) for group in ("g10", "g2")]
+    view = msgspec.structs.replace(view, jobs=tuple(reversed(jobs)), nodes=tuple(nodes))
+    lines = drawn(view, 80, 24)
+    assert [line[:2] for line in lines if line[:2] in ("aa", "bb", "cc")] == ["aa", "bb", "cc"]
+    drawn_nodes = [line.split() for line in lines if "node-10" in line]
+    assert [line[0] for line in drawn_nodes] == ["g2", "g10"]
+    assert all(line[1] == "node-2" for line in drawn_nodes)
+
+
+def test_what_is_not_known_or_not_wrong_is_not_shown_as_a_figure() -> None:
+    jobs = (
+        job(1, "fresh", samples_per_s=0.0, work_samples=None, done_samples=0.0),
+        job(2, "paused", activity="waiting", phase="suspended", samples_per_s=0.0),
+    )
+    view = msgspec.structs.replace(empty_cluster(), jobs=jobs, counters={"refused_tokens": 0})
+    lines = drawn(view, 80, 24, ())
+    assert "jobs: 1 running, 1 suspended" in lines[0]
+    assert "\N{EN DASH}" in next(line for line in lines if line.startswith("fresh"))
+    assert not any(line.startswith("ports") for line in lines)

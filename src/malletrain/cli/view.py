@@ -29,7 +29,7 @@ _STATUS_STYLES = {
 }
 _LEVELS = "▁▂▃▄▅▆▇█"
 _LABEL_CELLS = 9
-_POPULATIONS = ("running", "waiting", "over")
+_POPULATIONS = ("running", "waiting", "suspended", "over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def cluster_screen(
         *_ledger(view, width),
         Text(),
     ]
-    bottom = [*_decision(view, width, 4 if height >= 40 else 2), *_notes(view), _counters(view)]
+    bottom = [*_decision(view, width, 4 if height >= 40 else 2), *_notes(view), *_counters(view)]
     room = max(height - len(top) - len(bottom) - 2, 4)
     nodes = _nodes(view, width, max(room // 3, room - len(view.jobs) - 1, 2), colours)
     jobs = _jobs(view.jobs, width, max(room - len(nodes), 2), colours)
@@ -92,7 +92,7 @@ def _trouble(view: ClusterView) -> list[Text]:
 def _population(job: JobView) -> str:
     if job.activity == "over":
         return "over"
-    return "waiting" if job.activity == "waiting" else "running"
+    return words.status(job) if job.activity == "waiting" else "running"
 
 
 def _sparklines(history: Sequence[Usage], width: int) -> list[Text]:
@@ -174,13 +174,13 @@ def _notes(view: ClusterView) -> list[Text]:
     ]
 
 
-def _counters(view: ClusterView) -> Text:
+def _counters(view: ClusterView) -> list[Text]:
     label = (f"{'ports':<{_LABEL_CELLS}}", "dim")
     bad = {name: count for name, count in sorted(view.counters.items()) if count}
     if not bad:
-        return Text.assemble(label, ("no malformed message, no refused token", "dim"))
+        return []
     listed = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in bad.items())
-    return Text.assemble(label, (listed, "yellow"))
+    return [Text.assemble(label, (listed, "yellow"))]
 
 
 # -- jobs ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ _COLUMNS = (
     _Column("status", 10, False, 0, words.status),
     _Column("nodes", 7, True, 0, words.node_counts),
     _Column("min-max", 9, True, 90, lambda job: f"{job.min_nodes}-{job.max_nodes}"),
-    _Column("samples/s", 9, True, 0, lambda job: words.compact(job.samples_per_s)),
+    _Column("samples/s", 9, True, 0, words.rate),
     _Column("done", 16, True, 0, words.progress),
     _Column("loss", 8, True, 0, lambda job: words.loss(job.loss)),
     _Column("+/-/lost", 8, True, 0, words.rescales),
@@ -227,7 +227,8 @@ def _jobs(
         ]
     ranked = sorted(jobs, key=_rank)
     shown = ranked if len(ranked) < most_lines else ranked[: max(most_lines - 2, 0)]
-    for job in shown:
+    # As they were submitted, so that no row jumps while a reader looks at it.
+    for job in sorted(shown, key=lambda job: job.submitted_at_s):
         name = _cell(job.name, name_cells)
         name.stylize(colours.get(job.id, ""))
         cells = [_cell(c.value(job), c.cells, c.is_right) for c in columns]
@@ -308,7 +309,7 @@ def _nodes(view: ClusterView, width: int, most_lines: int, colours: dict[str, st
 
 def _by_group(nodes: Iterable[NodeView]) -> dict[str, list[NodeView]]:
     groups: dict[str, list[NodeView]] = {}
-    for node in nodes:
+    for node in words.in_order(nodes):
         groups.setdefault(node.group, []).append(node)
     return groups
 

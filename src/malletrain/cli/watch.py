@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from malletrain.cli.options import DEFAULT_STATE_DIR, StateDirOption, connected
 from malletrain.errors import NoControllerError
 from malletrain.live.views import ClusterView
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _HISTORY_POINTS = 1000
 
@@ -24,11 +28,9 @@ def top(
     state_dir: StateDirOption = DEFAULT_STATE_DIR,
 ) -> None:
     """Watch nodes, jobs, throughput and decisions; Ctrl-C ends it."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
+    from rich.console import Console
 
-    from malletrain.cli.view import Usage, cluster_screen, usage
+    from malletrain.cli.view import cluster_screen
 
     console = Console()
     with connected(state_dir) as client:
@@ -36,6 +38,17 @@ def top(
     if once or not sys.stdout.isatty():
         console.print(cluster_screen(view, console.width, console.height))
         return
+    with contextlib.suppress(KeyboardInterrupt):
+        _watch(console, view, state_dir, interval)
+
+
+def _watch(console: Console, view: ClusterView, state_dir: Path, interval_s: float) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from malletrain.cli.view import Usage, cluster_screen, usage
+
     history = deque[Usage](maxlen=_HISTORY_POINTS)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for look in _looks(state_dir):
@@ -48,7 +61,7 @@ def top(
                 view = look
                 history.append(usage(view))
                 live.update(cluster_screen(view, width, height, tuple(history)), refresh=True)
-            time.sleep(interval)
+            time.sleep(interval_s)
 
 
 def _looks(state_dir: Path) -> Iterator[ClusterView | str]:

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from malletrain.live.views import JobView
+import re
+from collections.abc import Iterable
 
+from malletrain.live.views import JobView, NodeView
+
+#: For what is not known yet.
+NO_FIGURE = "\N{EN DASH}"
+_NUMBER = re.compile(r"[0-9]+")
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def in_order(nodes: Iterable[NodeView]) -> list[NodeView]:
+    """Sort nodes by group, then by id, numbers by their value: node-2 before node-10."""
+    return sorted(nodes, key=lambda node: (_natural(node.group), _natural(node.id)))
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    numbers = [int(number) for number in _NUMBER.findall(name)]
+    return list(zip(_NUMBER.split(name), [*numbers, -1], strict=True))
 
 
 def compact(number: float) -> str:
@@ -65,6 +81,15 @@ def status(job: JobView) -> str:
     if job.activity == "training" and job.pinned_nodes is not None:
         return "profiling"
     return job.activity
+
+
+def rate(job: JobView) -> str:
+    """Write samples/s; a job that trains has some, also before it first says how many."""
+    return (
+        NO_FIGURE
+        if not job.samples_per_s and job.activity == "training"
+        else compact(job.samples_per_s)
+    )
 
 
 def progress(job: JobView) -> str:
