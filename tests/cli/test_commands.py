@@ -138,7 +138,7 @@ def test_submit_sends_all_that_was_said(
         *("--", sys.executable, "train.py", "--lr", "0.1", "--json"),
     )
     assert (result.stdout, result.stderr) == ("job-7\n", "")
-    (request,) = controller.requests
+    request = controller.requests[0]
     assert request.body == {
         "name": "cnn",
         "min_nodes": 2,
@@ -159,10 +159,23 @@ def test_submit_finds_a_name_and_a_model_by_itself(
 ) -> None:
     (tmp_path / "train.py").touch()
     result = run("submit", "--cwd", str(tmp_path), sys.executable, "train.py")
-    assert result.stderr == "warning: it cannot grow beyond 1; give --max-nodes\n"
+    assert result.stderr == (
+        "warning: this job can use 1 node only: give --max-nodes N to let it grow\n"
+    )
     body = controller.requests[0].body
     assert (body["name"], body["max_nodes"]) == ("train", 1)
     assert body["model_key"] == str(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize(("name", "is_warned"), [("patient", True), ("broken", False)])
+@pytest.mark.usefixtures("controller")
+def test_a_second_living_job_of_a_name_is_taken_with_a_warning(
+    run: Run, name: str, is_warned: bool
+) -> None:
+    command = (sys.executable, "-c", "pass")
+    result = run("submit", "--name", name, "--max-nodes", "2", "--", *command)
+    assert result.stdout == "job-7\n"
+    assert ("means the newest" in result.stderr) is is_warned
 
 
 def test_submit_passes_warnings_on(run: Run, controller: FakeController) -> None:
@@ -222,7 +235,10 @@ def test_explain(run: Run, controller: FakeController) -> None:
 @pytest.mark.parametrize("verb", ["cancel", "suspend", "resume"])
 def test_orders(run: Run, controller: FakeController, verb: str) -> None:
     controller.answers[f"POST /v1/jobs/cnn/{verb}"] = (200, {})
-    assert run(verb, "cnn").exit_code == 0
+    result = run(verb, "cnn")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("cnn ")
+    assert len(result.stderr.splitlines()) == 1
     assert "no job is called nnc" in one_line(run(verb, "nnc"), 1)
 
 
@@ -238,9 +254,9 @@ def test_node_add_and_remove(run: Run, controller: FakeController) -> None:
         "POST /v1/nodes": (200, {}),
         "DELETE /v1/nodes/node-3": (200, {}),
     }
-    assert run("node", "add", "--count", "3").exit_code == 0
-    assert run("node", "remove", "node-3").exit_code == 0
-    assert run("node", "remove", "node-3", "--abrupt").exit_code == 0
+    assert run("node", "add", "--count", "3").stderr.startswith("3 nodes asked for")
+    assert run("node", "remove", "node-3").stderr == "node-3 is told to leave\n"
+    assert run("node", "remove", "node-3", "--abrupt").stderr == "node-3 is killed\n"
     added, removed, killed = controller.requests
     assert added.body == {"count": 3}
     assert removed.query == {"abrupt": "false"}
@@ -293,7 +309,7 @@ def test_down_waits_for_the_end_of_the_process(run: Run, controller: FakeControl
             return {}
 
         controller.answers["POST /v1/shutdown"] = shut_down
-        assert run("down").exit_code == 0
+        assert run("down").stderr.startswith("the controller has ended")
         assert process.poll() == 0
     assert [request.path for request in controller.requests] == ["/v1/shutdown"]
 

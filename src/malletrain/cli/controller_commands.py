@@ -126,6 +126,7 @@ def down(state_dir: StateDirOption = DEFAULT_STATE_DIR) -> None:
                     f"the controller has not ended within {_END_WITHIN_S:g} s: jobs may be saving "
                     f"large states; look again with `malletrain doctor`"
                 )
+    typer.echo("the controller has ended; its jobs go on at the next `malletrain up`", err=True)
 
 
 @contextlib.contextmanager

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from malletrain.live.views import JobView
 
 _FOLLOW_EVERY_S = 0.5
+_ORDERED = {
+    "cancel": "is cancelled",
+    "suspend": "saves its state and gives its nodes back",
+    "resume": "may have nodes again",
+}
 _RIGHT_ALIGNED = frozenset({"NODES", "MIN-MAX", "SAMPLES/S", "DONE", "LOSS", "+/-/LOST", "STALL"})
 
 
@@ -100,8 +105,22 @@ def submit(
     )
     with connected(state_dir) as client:
         submitted = client.submit(submission)
+        is_name_shared = any(
+            job.name == submission.name and job.id != submitted.job_id and job.activity != "over"
+            for job in client.jobs()
+        )
     if max_nodes is None:
-        typer.echo(f"warning: it cannot grow beyond {min_nodes}; give --max-nodes", err=True)
+        typer.echo(
+            f"warning: this job can use {words.count(min_nodes, 'node')} only: "
+            f"give --max-nodes N to let it grow",
+            err=True,
+        )
+    if is_name_shared:
+        typer.echo(
+            f"warning: another job of the name {submission.name} lives: the name means the newest "
+            f"that lives, now {submitted.job_id}; the ids of both are in `malletrain jobs`",
+            err=True,
+        )
     for warning in submitted.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:
@@ -143,7 +162,7 @@ def _job_row(job: JobView) -> tuple[str, ...]:
         words.status(job),
         words.node_counts(job),
         f"{job.min_nodes}-{job.max_nodes}",
-        words.compact(job.samples_per_s),
+        words.rate(job),
         words.progress(job),
         words.loss(job.loss),
         words.rescales(job),
@@ -208,3 +227,4 @@ def resume(job: JobArgument, state_dir: StateDirOption = DEFAULT_STATE_DIR) -> N
 def _order(job: str, verb: str, state_dir: Path) -> None:
     with connected(state_dir) as client:
         client.order(job, verb)
+    typer.echo(f"{job} {_ORDERED[verb]}", err=True)

@@ -29,7 +29,7 @@ def nodes(state_dir: StateDirOption = DEFAULT_STATE_DIR, as_json: JsonOption = F
         print_json(view.nodes)
     elif view.nodes:
         names = {job.id: job.name for job in view.jobs}
-        rows = [_row(node, names, view.now_s) for node in view.nodes]
+        rows = [_row(node, names, view.now_s) for node in words.in_order(view.nodes)]
         print_table(
             ("NODE", "GROUP", "CLASS", "GPUS", "STATE", "JOB", "HERE FOR"),
             rows,
@@ -62,6 +62,7 @@ def add(
     """Start local nodes."""
     with connected(state_dir) as client:
         client.add_nodes(count)
+    typer.echo(f"{words.count(count, 'node')} asked for; see `malletrain nodes`", err=True)
 
 
 @app.command()
@@ -75,3 +76,4 @@ def remove(
     """Take a local node back, as a batch system would."""
     with connected(state_dir) as client:
         client.remove_node(node, is_abrupt=abrupt)
+    typer.echo(f"{node} {'is killed' if abrupt else 'is told to leave'}", err=True)
