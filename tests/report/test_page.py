@@ -77,6 +77,16 @@ def test_the_page_tells_the_run(page: _Page) -> None:
     assert "lost to preemption" in text
 
 
+def test_without_twins_and_data_nothing_is_said_of_them() -> None:
+    story = two_jobs()
+    assert "nothing measured" not in render(gather(story.events))
+    story.submit("late", max_nodes=2)
+    text = render(gather(story.events))
+    assert text.count("nothing measured") == 2
+    for word in ("exactly once", "undis-", "trained the same"):
+        assert word not in text
+
+
 def test_a_page_of_no_events_can_be_read() -> None:
     assert "0 malleable training jobs" in render(gather([]))
 

@@ -46,6 +46,7 @@ def render(run: RunReport, assumptions: Sequence[str] = ()) -> str:
     return environment.get_template("page.html").render(
         run=run,
         assumptions=assumptions,
+        has_twins=any(report.comparison for report in run.jobs),
         nodes_plot=plots.nodes_over_time(run),
         cards=[
             (

@@ -127,7 +127,13 @@ def _draw_marks(axes: Axes, run: RunReport) -> None:
 
 
 def curve(report: JobReport, colour: str, name: str) -> str:
-    """Draw the learned curve with its 95% interval, the points measured, and the stated one."""
+    """Draw the learned curve with its 95% interval, the points measured, and the stated one.
+
+    "" where there is nothing to draw.
+    """
+    stated = report.comparison.stated_rates if report.comparison else ()
+    if not (report.curve.measured or stated):
+        return ""
 
     def draw(axes: Axes) -> None:
         learned = report.curve
@@ -137,7 +143,6 @@ def curve(report: JobReport, colour: str, name: str) -> str:
                 nodes, learned.low[1:], learned.high[1:], color=colour, alpha=0.22, linewidth=0
             )
             axes.plot(nodes, learned.rates[1:], color=colour, label="learned, 95% interval")
-        stated = report.comparison.stated_rates if report.comparison else ()
         if stated:
             axes.plot(
                 range(1, len(stated)),
@@ -164,10 +169,12 @@ def curve(report: JobReport, colour: str, name: str) -> str:
 
 
 def losses(report: JobReport, colour: str, name: str) -> str:
-    """Draw the loss against samples, beside the undisturbed twin's."""
+    """Draw the loss against samples, beside the undisturbed twin's; "" where there is none."""
+    twin = report.comparison.twin_losses if report.comparison else ()
+    if not (twin or report.losses):
+        return ""
 
     def draw(axes: Axes) -> None:
-        twin = report.comparison.twin_losses if report.comparison else ()
         if twin:
             axes.plot(*_columns(twin), color=_INK, linewidth=3.5, alpha=0.3, label="undisturbed")
         if report.losses:
@@ -175,7 +182,7 @@ def losses(report: JobReport, colour: str, name: str) -> str:
         axes.set_xlabel("samples")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_ylabel("loss")
-        if all(loss > 0 for _, loss in (*twin, *report.losses)) and (twin or report.losses):
+        if all(loss > 0 for _, loss in (*twin, *report.losses)):
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
