@@ -361,6 +361,7 @@ def test_a_job_ends_when_its_script_has(tmp_path: Path) -> None:
             await rig.until(lambda _: rig.job(job_id).phase is Phase.FINISHED)
             assert rig.job(job_id).done_samples == 1000.0
             assert rig.controller.executor.rank_zero(job_id) is None
+            assert rig.controller.executor.first_workers(job_id) == (worker,)
 
     run(story())
 
