@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from malletrain.cli import watch
 from malletrain.cli.view import Usage, cluster_screen, sparkline, usage
+from malletrain.live.state_dir import StateDir
 from malletrain.live.views import ClusterView
+from tests.cli.fake_controller import fake_controller
 from tests.cli.views import empty_cluster, job, large_cluster, node, small_cluster
 
 HISTORY = [Usage(used, 8) for used in (0, 2, 5, 8, 6)] * 80
@@ -127,3 +131,16 @@ def test_what_is_not_known_or_not_wrong_is_not_shown_as_a_figure() -> None:
     assert "jobs: 1 running, 1 suspended" in lines[0]
     assert "\N{EN DASH}" in next(line for line in lines if line.startswith("fresh"))
     assert not any(line.startswith("ports") for line in lines)
+
+
+def test_interrupting_top_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with fake_controller(StateDir(tmp_path)) as controller:
+        controller.answers["GET /v1/state"] = (200, small_cluster())
+
+        def interrupt(_: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(watch.sys.stdout, "isatty", lambda: True)
+        monkeypatch.setattr(watch.time, "sleep", interrupt)
+        watch.top(state_dir=tmp_path)
+    assert [request.path for request in controller.requests] == ["/v1/state"] * 2
