@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.apply import apply, replay
@@ -12,6 +13,7 @@ from malletrain.core.events import (
     CheckpointSaved,
     JobCancelled,
     JobFinished,
+    JobNoted,
     JobResumed,
     JobSuspended,
     NodesLost,
@@ -234,6 +236,40 @@ def test_a_failing_script_backs_off_and_is_given_up_with_its_reason() -> None:
     assert world.job("job").phase is Phase.FAILED
     assert "after 2 failures" in world.job("job").note
     assert "exited with 1" in world.job("job").note
+
+
+def test_the_reason_of_a_failed_job_outlives_what_its_workers_still_say() -> None:
+    world = World(CoreSettings(restart=RestartSettings(max_failures=0)), is_patient=True)
+    world.join("a1", "a2")
+    world.submit(spec("job", least=2))
+    world.finish()
+    lost = WorkersLost(at_s=1.0, job_id="job", generation=1, node_ids=("a1",), reason="a crash")
+    world.feed(lost)
+    job = world.job("job")
+    assert job.phase is Phase.FAILED
+    assert "a crash" in job.note
+    world.feed(replace(lost, node_ids=("a2",), reason="the peer is gone"))
+    world.feed(JobNoted(at_s=2.0, job_id="job", note="a late word"))
+    world.feed(
+        RescaleFailed(
+            at_s=3.0, job_id="job", generation=job.generation, reason="superseded", node_ids=()
+        )
+    )
+    assert world.job("job").note == job.note
+
+
+def test_a_job_cancelled_while_it_leaves_is_stopped_once(world: World) -> None:
+    world.is_patient = True
+    world.join("a1")
+    world.submit(spec("job"))
+    world.finish()
+    world.feed(JobSuspended(at_s=1.0, job_id="job"))
+    # Its workers may be past their loop, where they heed no order to leave.
+    decision = world.feed(JobCancelled(at_s=2.0, job_id="job"))
+    assert decision.actions == (Stop("job", 3),)
+    assert world.feed(WokeUp(at_s=3.0)).actions == ()
+    world.finish()
+    assert world.job("job").held_node_ids == ()
 
 
 def test_a_job_that_finished_has_no_note_of_what_it_has_overcome(world: World) -> None:

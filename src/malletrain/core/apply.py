@@ -94,6 +94,11 @@ def _end(cluster: Cluster, job: Job, phase: Phase, note: str = "") -> Cluster:
     return _with_job(cluster, ended)
 
 
+def _news(job: Job, note: str) -> str:
+    """Return the job's note; one that is over keeps why it ended, whatever comes after."""
+    return job.note if job.is_over else note
+
+
 def _configured(cluster: Cluster, event: Configured) -> Cluster:
     return replace(cluster, settings=event.settings)
 
@@ -211,7 +216,7 @@ def _decision_taken(cluster: Cluster, event: DecisionTaken) -> Cluster:
             case Rescale(job_id, generation, node_ids):
                 cluster = _ordered(cluster, job_id, generation, node_ids)
             case Stop(job_id, generation):
-                cluster = _ordered(cluster, job_id, generation, ())
+                cluster = _ordered(cluster, job_id, generation, (), is_stop=True)
             case ReleaseNodes(node_ids):
                 released = {n: replace(cluster.nodes[n], is_released=True) for n in node_ids}
                 cluster = replace(cluster, nodes={**cluster.nodes, **released})
@@ -220,9 +225,16 @@ def _decision_taken(cluster: Cluster, event: DecisionTaken) -> Cluster:
     return _with_pins(cluster, event.pins)
 
 
-def _ordered(cluster: Cluster, job_id: str, generation: int, node_ids: tuple[str, ...]) -> Cluster:
+def _ordered(
+    cluster: Cluster,
+    job_id: str,
+    generation: int,
+    node_ids: tuple[str, ...],
+    *,
+    is_stop: bool = False,
+) -> Cluster:
     job = cluster.jobs[job_id]
-    rescaling = Rescaling(generation, node_ids, len(job.node_ids))
+    rescaling = Rescaling(generation, node_ids, len(job.node_ids), is_stop)
     job = replace(job, generation=generation, rescaling=rescaling)
     return _with_job(cluster, job)
 
@@ -284,7 +296,7 @@ def _rescale_failed(cluster: Cluster, event: RescaleFailed) -> Cluster:
         node_ids=members,
         rescaling=None,
         is_broken=bool(members) and (event.is_group_dead or job.is_broken),
-        note=event.reason,
+        note=_news(job, event.reason),
     )
     if event.is_job_fault:
         return _count_failure(cluster, failed, event.generation, event.reason)
@@ -303,7 +315,7 @@ def _workers_lost(cluster: Cluster, event: WorkersLost) -> Cluster:
 
 def _count_failure(cluster: Cluster, job: Job, generation: int, reason: str) -> Cluster:
     """Count one failure a generation, back off, and give the job up after too many."""
-    job = replace(job, note=reason)
+    job = replace(job, note=_news(job, reason))
     if job.is_over or job.failed_generation == generation:
         return _with_job(cluster, job)
     restart = cluster.settings.restart
@@ -357,7 +369,7 @@ def _checkpoint_saved(cluster: Cluster, event: CheckpointSaved) -> Cluster:
 
 def _job_noted(cluster: Cluster, event: JobNoted) -> Cluster:
     job = cluster.jobs.get(event.job_id)
-    return _with_job(cluster, replace(job, note=event.note)) if job else cluster
+    return _with_job(cluster, replace(job, note=_news(job, event.note))) if job else cluster
 
 
 def _job_finished(cluster: Cluster, event: JobFinished) -> Cluster:

@@ -154,8 +154,7 @@ def _endings(cluster: Cluster) -> list[Action]:
     """Take their nodes from jobs that are over or that their users have suspended."""
     actions: list[Action] = []
     for job in cluster.jobs.values():
-        is_ending = job.rescaling is not None and not job.rescaling.node_ids
-        if job.phase is Phase.ACTIVE or not job.held_node_ids or is_ending:
+        if job.phase is Phase.ACTIVE or not job.held_node_ids or _is_ending(job):
             continue
         generation = job.generation + 1
         if job.is_over:
@@ -163,6 +162,14 @@ def _endings(cluster: Cluster) -> list[Action]:
         else:
             actions.append(Rescale(job.spec.id, generation, ()))
     return actions
+
+
+def _is_ending(job: Job) -> bool:
+    """Whether the order under way is enough; workers that linger heed no suspension."""
+    rescaling = job.rescaling
+    if rescaling is None or rescaling.node_ids:
+        return False
+    return rescaling.is_stop or not job.is_over
 
 
 def _rescales(cluster: Cluster, targets: dict[str, int]) -> list[Action]:

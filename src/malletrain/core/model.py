@@ -84,6 +84,8 @@ class Rescaling(Struct, frozen=True):
     node_ids: tuple[str, ...]
     #: Members that it had then.
     from_nodes: int = 0
+    #: Its workers are ended whatever they do, not asked to leave.
+    is_stop: bool = False
 
 
 class Pin(Struct, frozen=True):
