@@ -6,8 +6,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+#: -P: no file of the directory that we happen to be in is mistaken for a module.
+PYTHON = (sys.executable, "-P")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

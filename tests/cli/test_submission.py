@@ -16,9 +16,9 @@ from malletrain.errors import UsageError
     [
         ((0, 4, 1.0, None), "--min-nodes is 0: a job needs at least 1"),
         ((4, 2, 1.0, None), "--max-nodes is 2, below --min-nodes 4"),
-        ((1, 2, 0.0, None), "--weight is 0: it must be above 0"),
+        ((1, 2, 0.0, None), "--weight is 0: give 1e-06"),
         ((1, 2, math.nan, None), "--weight is nan"),
-        ((1, 2, math.inf, None), "--weight is inf"),
+        ((1, 2, 1e300, None), "--weight is 1e+300: give"),
         ((1, 2, 1.0, -5.0), "--samples is -5: it must be above 0"),
     ],
 )

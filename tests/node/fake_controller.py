@@ -129,6 +129,9 @@ class FakeController:
         """Hear what a batch system says (see `batch.base.BatchListener`)."""
         self._telling.append(asyncio.create_task(self._hear(NodeGone(node_id))))
 
+    def nodes_ended(self, reason: str) -> None:
+        """Nothing is known of nodes before this controller."""
+
     def batch_ended(self, reason: str) -> None:
         self._telling.append(asyncio.create_task(self._hear(BatchEnded(reason))))
 

@@ -13,6 +13,10 @@ class BatchListener(Protocol):
         """Nothing of the node runs any more; the reason is how this is known."""
         ...
 
+    def nodes_ended(self, reason: str) -> None:
+        """Every node of before is gone: the batch system was started anew."""
+        ...
+
     def batch_ended(self, reason: str) -> None:
         """The batch system is no more, nor are its nodes; the reason says what to do about it."""
         ...

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from malletrain import processes
 from malletrain.batch import trace
 from malletrain.batch.base import BatchListener
 from malletrain.batch.local_host import (
@@ -21,7 +21,7 @@ from malletrain.batch.local_host import (
     read_host_file,
 )
 from malletrain.batch.local_link import HostLink
-from malletrain.errors import BatchError
+from malletrain.errors import BatchError, TraceError
 
 #: What a training script imports, as far as it is installed.
 PRELOAD = ("numpy", "torch", "torch._dynamo", "torch.distributed", "malletrain.train")
@@ -49,7 +49,7 @@ class LocalBatch:
         """
         self._host_dir = state_dir / "local"
         self._max_nodes = _count_nodes(trace_path) if trace_path else max_nodes
-        self._command = [sys.executable, "-m", "malletrain.batch.local_host"]
+        self._command = [*processes.PYTHON, "-m", "malletrain.batch.local_host"]
         self._command += ["--dir", str(self._host_dir), "--max-nodes", str(self._max_nodes)]
         self._command += ["--grace-s", str(grace_s), "--preload", ",".join(preload)]
         self._command += ["--controller-away-limit-s", str(away_limit_s)]
@@ -72,6 +72,7 @@ class LocalBatch:
         if self._link is None:
             await self._start_host()
             self._link = await self._connect()
+            listener.nodes_ended("the process that kept it has ended")
         try:
             await self._ask(_attach(controller_url, token_file))
         except BatchError:
@@ -165,8 +166,13 @@ def _attach(controller_url: str, token_file: Path) -> Attach:
 
 
 def _count_nodes(path: Path) -> int:
-    with path.open(newline="", encoding="utf-8") as lines:
-        return len({interval.node for interval in trace.read(lines, str(path))})
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            return len({interval.node for interval in trace.read(lines, str(path))})
+    except OSError as error:
+        raise TraceError(f"cannot read the trace {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(f"the trace {path} is no UTF-8 text: {error}") from error
 
 
 def _spawn(command: Sequence[str], log_path: Path, inherited_fd: int) -> int:

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -94,7 +93,7 @@ class Machine:
         """Start a node's agent as the leader of a process group."""
         run_dir = self._run_dir / str(next(self._serials))
         run_dir.mkdir(mode=0o700)
-        command = [sys.executable, "-m", "malletrain.node.agent", "--node-id", node_id]
+        command = [*processes.PYTHON, "-m", "malletrain.node.agent", "--node-id", node_id]
         command += ["--group", group, "--run-dir", str(run_dir)]
         command += ["--zygote", str(self._zygote_socket), *self._agent_options, *options]
         pid = processes.start_bound(command, log_path=log_path, is_group_leader=True)
@@ -122,7 +121,7 @@ class Machine:
 
     def _start_zygote(self) -> None:
         fd = self._listener.fileno()
-        command = [sys.executable, "-m", "malletrain.node.zygote", "--listen-fd", str(fd)]
+        command = [*processes.PYTHON, "-m", "malletrain.node.zygote", "--listen-fd", str(fd)]
         self._zygote_pid = processes.start_bound(
             [*command, "--preload", ",".join(self._preload)],
             log_path=self._log_path,

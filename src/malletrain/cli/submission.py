@@ -30,8 +30,8 @@ def check_bounds(min_nodes: int, max_nodes: int, weight: float, samples: float |
             f"--max-nodes is {max_nodes}, below --min-nodes {min_nodes}: raise one or lower the "
             f"other"
         )
-    if not 0 < weight < float("inf"):
-        raise UsageError(f"--weight is {weight:g}: it must be above 0; 1 is the usual weight")
+    if not 1e-6 <= weight <= 1e6:
+        raise UsageError(f"--weight is {weight:g}: give 1e-06 to 1e+06; 1 is the usual weight")
     if samples is not None and not 0 < samples < float("inf"):
         raise UsageError(
             f"--samples is {samples:g}: it must be above 0; leave it out where the script ends "

@@ -113,6 +113,7 @@ class Controller:
         self.journal_trouble = ""
         #: The batch system is no more; what to do about it.
         self._batch_trouble = ""
+        self._decision_trouble = ""
 
     # -- what it says ------------------------------------------------------------------------------
 
@@ -123,7 +124,8 @@ class Controller:
     @property
     def trouble(self) -> str:
         """What keeps it from its work, in words for the user."""
-        return "; ".join(filter(None, (self.journal_trouble, self._batch_trouble)))
+        troubles = (self.journal_trouble, self._batch_trouble, self._decision_trouble)
+        return "; ".join(filter(None, troubles))
 
     @property
     def now_s(self) -> float:
@@ -171,12 +173,15 @@ class Controller:
     def node_lost(self, node_id: str, reason: str) -> None:
         self.executor.agents.lose(node_id, reason)
 
+    def nodes_ended(self, reason: str) -> None:
+        for node_id in self.executor.agents.node_ids:
+            self.node_lost(node_id, reason)
+
     def batch_ended(self, reason: str) -> None:
         """Say so, and wait for no agent: every node has ended with it."""
         _log.error("%s", reason)
         self._batch_trouble = reason
-        for node_id in self.executor.agents.node_ids:
-            self.node_lost(node_id, "its batch system has ended")
+        self.nodes_ended("its batch system has ended")
 
     def batch_port_abused(self, times: int) -> None:
         self.counters["malformed_batch_messages"] += times
@@ -397,10 +402,13 @@ class Controller:
         except JournalWriteError as error:
             self.journal_trouble = str(error)
             self._alarms.set("decide", self.now_s + self._live.journal_retry_s, self._wake)
-        except Exception:
+        except Exception as error:
             # Jobs train on with what they have; the next event brings the next try.
             _log.exception("no decision")
             self.counters["failed_decisions"] += 1
+            self._decision_trouble = f"no decision can be taken, see the controller's log: {error}"
+        else:
+            self._decision_trouble = ""
 
     def _owe_decision(self, late: Sequence[AnyEvent]) -> None:
         """Have another decision follow, by an allocator that knows what came late."""

@@ -19,6 +19,7 @@ from malletrain.batch.local import PRELOAD, LocalBatch
 from malletrain.clock import WallClock
 from malletrain.config import Config, LiveSettings, LocalSettings
 from malletrain.core.problem import Allocator
+from malletrain.errors import MalleTrainError
 from malletrain.live.api import Api, HttpServer, bind
 from malletrain.live.controller import Controller
 from malletrain.live.orders import Orders
@@ -47,8 +48,19 @@ def run_controller(
     lock = claim(state_dir, is_forced=is_forced)
     try:
         asyncio.run(_serve(state_dir, config, port))
+    except BaseExceptionGroup as group:
+        raise _first_of_ours(group) or group from None
     finally:
         lock.release()
+
+
+def _first_of_ours(group: BaseExceptionGroup) -> MalleTrainError | None:
+    """Find the error whose one line says what went wrong."""
+    for error in group.exceptions:
+        found = _first_of_ours(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, MalleTrainError):
+            return found
+    return None
 
 
 def collect_seldom() -> None:
@@ -104,10 +116,11 @@ class _Process:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ending.set)
         host, port = self._listener.getsockname()[:2]
         url = f"http://{host}:{port}"
+        is_up = False
         try:
             async with asyncio.TaskGroup() as tasks:
                 working = tasks.create_task(self._controller.run())
@@ -115,6 +128,7 @@ class _Process:
                 await self._batch.start(url, self._state_dir.token_path, self._controller)
                 await self._open_local_nodes()
                 self._state_dir.publish(Endpoint(url=url, pid=os.getpid()))
+                is_up = True
                 await self._ending.wait()
                 await self._controller.shut_down()
                 await self._batch.stop()
@@ -122,13 +136,18 @@ class _Process:
                 await serving
                 working.cancel()
         except* Exception:
-            # Workers train on; the next controller finds them.
-            await self._batch.detach()
+            if is_up or self._controller.cluster.nodes:
+                # Workers train on; the next controller finds them.
+                await self._batch.detach()
+            else:
+                await self._batch.stop()
             raise
 
     async def _open_local_nodes(self) -> None:
         """Open the nodes that the configuration wants at the start, where they are not yet."""
-        wanted = self._controller.config.local.nodes - len(self._controller.cluster.nodes)
+        wanted = self._controller.config.local.nodes - len(
+            self._controller.executor.agents.node_ids
+        )
         if wanted > 0:
             await self._batch.add_nodes(wanted)
 

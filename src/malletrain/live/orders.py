@@ -17,8 +17,9 @@ from malletrain.live.requests import Explanation, Submission, Submitted
 #: A bound on what is computed for one job; far above any machine's nodes.
 MAX_NODES = 100_000
 MAX_NAME = 100
+#: Beyond, sums of worths lose what the other jobs are worth, or overflow.
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
 
-_NAME = re.compile(r"[^\x00-\x1f/\x7f]+")
 _JOB_ID = re.compile(r"j[0-9]+")
 
 
@@ -127,10 +128,11 @@ class Orders:
 
 def _check(submission: Submission) -> None:
     name = submission.name
-    if not _NAME.fullmatch(name) or len(name) > MAX_NAME or _JOB_ID.fullmatch(name):
+    is_plain = 0 < len(name) <= MAX_NAME and name.isprintable() and "/" not in name
+    if not is_plain or name in (".", "..") or _JOB_ID.fullmatch(name):
         raise UsageError(
-            f"the name {name[:MAX_NAME]!r} cannot be: give 1 to {MAX_NAME} characters, no slash, "
-            f"and not what looks like a job's id"
+            f"the name {name[:MAX_NAME]!r} cannot be: give 1 to {MAX_NAME} printable characters, "
+            f"no slash, no mere dots, and not what looks like a job's id"
         )
     if submission.min_nodes < 1:
         raise UsageError(f"min_nodes is {submission.min_nodes}: a job needs at least 1 node")
@@ -141,8 +143,10 @@ def _check(submission: Submission) -> None:
         )
     if submission.max_nodes > MAX_NODES:
         raise UsageError(f"max_nodes is {submission.max_nodes}: the limit is {MAX_NODES}")
-    if not 0 < submission.weight < math.inf:
-        raise UsageError(f"weight is {submission.weight:g}: it must be above 0")
+    if not MIN_WEIGHT <= submission.weight <= MAX_WEIGHT:
+        raise UsageError(
+            f"weight is {submission.weight:g}: give {MIN_WEIGHT:g} to {MAX_WEIGHT:g}; 1 is usual"
+        )
     if submission.samples is not None and not 0 < submission.samples < math.inf:
         raise UsageError(f"samples is {submission.samples:g}: it must be above 0")
     _check_launch(submission)

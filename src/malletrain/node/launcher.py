@@ -7,13 +7,13 @@ import contextlib
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from malletrain import processes
 from malletrain.errors import WireError
 from malletrain.frames import frame, read_frame
 from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
@@ -124,7 +124,7 @@ class ZygoteLauncher:
 
 def _start_zygote(connection: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
     fd = str(connection.fileno())
-    command = [sys.executable, "-m", "malletrain.node.zygote", "--fd", fd]
+    command = [*processes.PYTHON, "-m", "malletrain.node.zygote", "--fd", fd]
     return subprocess.Popen(
         [*command, "--preload", ",".join(preload)],
         stdin=subprocess.DEVNULL,

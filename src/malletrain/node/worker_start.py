@@ -143,7 +143,8 @@ def _run_as_main(source: bytes, name: str, main: ModuleType) -> None:
 def _set_path(first: str) -> None:
     """Make `sys.path` what a fresh interpreter would have made of the new environment."""
     own = {str(Path(entry).absolute()) for entry in _python_path(_OWN_ENV)}
-    rest = [entry for entry in sys.path[1:] if entry not in own]
+    inherited = sys.path if sys.flags.safe_path else sys.path[1:]
+    rest = [entry for entry in inherited if entry not in own]
     sys.path[:] = [first, *_python_path(os.environ), *rest]
 
 

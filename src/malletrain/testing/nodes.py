@@ -9,7 +9,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from malletrain import processes
 from malletrain.errors import WireError
 from malletrain.frames import Unframer, frame
 from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
@@ -55,7 +55,7 @@ class WarmParent:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
-            command = [sys.executable, "-m", "malletrain.node.zygote", "--listen-fd"]
+            command = [*processes.PYTHON, "-m", "malletrain.node.zygote", "--listen-fd"]
             self._process = subprocess.Popen(
                 [*command, str(listener.fileno()), "--preload", ",".join(preload)],
                 pass_fds=[listener.fileno()],
