@@ -147,34 +147,39 @@ class Config(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{path}: {error}") from error
 
 
-#: (least, most) of numbers that have bounds other than the usual "0 or more".
+#: No number may be more: as a wait, 30 years. An infinite one could not be kept in the journal,
+#: as JSON has none.
+_MOST = 1e9
+#: (least, most) of numbers that have bounds other than the usual ones, 0 and `_MOST`.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "core.advisor.relative_precision": (1e-4, 1.0),
-    "core.advisor.min_steps": (2, math.inf),
-    "core.advisor.scales": (2, math.inf),
-    "core.prior.rate_sd": (1e-3, math.inf),
-    "core.prior.cost_weight": (1e-3, math.inf),
-    "core.horizon.fixed_s": (1e-3, math.inf),
-    "core.horizon.min_s": (1e-3, math.inf),
-    "core.horizon.memory_s": (1e-3, math.inf),
-    "core.restart.backoff_factor": (1.0, math.inf),
-    "live.allocator_time_limit_s": (0.01, math.inf),
-    "live.ping_every_s": (0.1, math.inf),
-    "live.journal_retry_s": (0.01, math.inf),
-    "live.outbox_messages": (10, math.inf),
-    "live.snapshot_every_events": (1, math.inf),
-    "live.attach_deadline_s": (0.1, math.inf),
-    "live.connect_deadline_s": (0.1, math.inf),
-    "live.switch_deadline_s": (0.1, math.inf),
-    "worker.checkpoint_every_s": (0.1, math.inf),
-    "worker.checkpoints_kept": (1, math.inf),
-    "worker.collective_timeout_s": (1.0, math.inf),
-    "local.max_nodes": (1, math.inf),
-    "local.speed": (1e-6, math.inf),
-    "local.hang_limit_s": (1.0, math.inf),
+    "core.advisor.min_steps": (2, _MOST),
+    "core.advisor.scales": (2, _MOST),
+    "core.prior.rate_sd": (1e-3, _MOST),
+    "core.prior.cost_weight": (1e-3, _MOST),
+    "core.horizon.fixed_s": (1e-3, _MOST),
+    "core.horizon.min_s": (1e-3, _MOST),
+    "core.horizon.memory_s": (1e-3, _MOST),
+    "core.restart.backoff_factor": (1.0, _MOST),
+    "live.allocator_time_limit_s": (0.01, _MOST),
+    # Nothing is decided while it lasts.
+    "live.settle_s": (0.0, 60.0),
+    "live.ping_every_s": (0.1, _MOST),
+    "live.journal_retry_s": (0.01, _MOST),
+    "live.outbox_messages": (10, _MOST),
+    "live.snapshot_every_events": (1, _MOST),
+    "live.attach_deadline_s": (0.1, _MOST),
+    "live.connect_deadline_s": (0.1, _MOST),
+    "live.switch_deadline_s": (0.1, _MOST),
+    "worker.checkpoint_every_s": (0.1, _MOST),
+    "worker.checkpoints_kept": (1, _MOST),
+    "worker.collective_timeout_s": (1.0, _MOST),
+    "local.max_nodes": (1, _MOST),
+    "local.speed": (1e-6, _MOST),
+    "local.hang_limit_s": (1.0, _MOST),
     # Heartbeats come every second.
-    "local.heartbeat_limit_s": (2.0, math.inf),
-    "local.controller_away_limit_s": (1.0, math.inf),
+    "local.heartbeat_limit_s": (2.0, _MOST),
+    "local.controller_away_limit_s": (1.0, _MOST),
 }
 
 
@@ -194,11 +199,25 @@ def parse(text: str) -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(_in_one_line(error, Config)) from error
     for path, value in _numbers(config, ""):
-        least, most = _BOUNDS.get(path, (0.0, math.inf))
-        if not least <= value <= most:
-            limit = f"at least {least:g}" if value < least else f"at most {most:g}"
-            raise ConfigError(f"{path} = {value:g} is out of range: {limit}")
+        _check_number(path, value)
     return config
+
+
+def _check_number(path: str, value: float) -> None:
+    least, most = _BOUNDS.get(path, (0.0, _MOST))
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{path} = nan is out of range: a number from {least:g} to {most:g}")
+    if not least <= value <= most:
+        limit = f"at least {least:g}" if value < least else f"at most {most:g}"
+        raise ConfigError(f"{path} = {_short(value)} is out of range: {limit}")
+
+
+def _short(value: float) -> str:
+    """Return it as text; a whole number can be too long for a line, and for a float."""
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "-inf" if value < 0 else "inf"
 
 
 def _check_keys(raw: dict[str, Any], kind: type[Struct], where: str) -> None:

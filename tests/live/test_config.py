@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.allocate import ALLOCATORS
-from malletrain.config import AllocatorName, Config, parse
+from malletrain.config import AllocatorName, Config, _numbers, parse
 from malletrain.core.settings import AdvisorKind, ObjectiveKind
 from malletrain.errors import ConfigError
 
@@ -70,7 +70,17 @@ def test_every_allocator_can_be_named() -> None:
             "local.heartbeat_limit_s = 1 is out of range: at least 2",
         ),
         ("[local]\nhang_limit_s = 0", "local.hang_limit_s = 0 is out of range: at least 1"),
-        ("[live]\nreattach_s = nan", "live.reattach_s = nan is out of range"),
+        (
+            "[live]\nreattach_s = nan",
+            r"reattach_s = nan is out of range: a number from 0 to 1e\+09",
+        ),
+        ("[live]\nreattach_s = inf", r"live.reattach_s = inf is out of range: at most 1e\+09"),
+        ("[live]\nsettle_s = inf", "live.settle_s = inf is out of range: at most 60"),
+        ("[core.horizon]\nfixed_s = inf", "core.horizon.fixed_s = inf is out of range: at most"),
+        ("[core.horizon]\nmax_s = -inf", "core.horizon.max_s = -inf is out of range: at least 0"),
+        ("[core.quotas]\nada = 2000000000", r"core.quotas.ada = 2e\+09 is out of range: at most"),
+        pytest.param(f"[local]\nmax_nodes = 1{'0' * 400}", "local.max_nodes", id="a long number"),
+        pytest.param(f"[live]\nsettle_s = 1{'0' * 400}", "live.settle_s", id="no float"),
         ("[core.quotas]\nada = -1", "core.quotas.ada = -1 is out of range"),
         ("a = ", "not TOML"),
     ],
@@ -84,6 +94,17 @@ def test_a_wrong_file_is_told_in_one_line_with_its_name(
         Config.load(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_no_setting_can_be_other_than_a_finite_number(value: str) -> None:
+    numbers = dict(_numbers(Config(), ""))
+    assert len(numbers) > 40
+    for key, default in numbers.items():
+        if isinstance(default, float):
+            table, _, name = key.rpartition(".")
+            with pytest.raises(ConfigError, match=rf"{key} = {value} is out of range"):
+                parse(f"[{table}]\n{name} = {value}")
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
