@@ -94,6 +94,20 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
         state_dir.token()
 
 
+@pytest.mark.parametrize("token", ["", "\n", "0123456789abcde"])
+def test_a_token_that_can_be_guessed_lets_no_controller_start(tmp_path: Path, token: str) -> None:
+    state_dir = StateDir(tmp_path)
+    claim(state_dir).release()
+    state_dir.token_path.write_text(token)
+    for _ in range(2):  # The refused one holds no lock.
+        with pytest.raises(StateDirError, match="can be guessed.* remove it") as caught:
+            claim(state_dir)
+    assert "\n" not in str(caught.value)
+    state_dir.token_path.unlink()
+    claim(state_dir).release()
+    assert len(state_dir.token()) >= 32
+
+
 def test_a_second_controller_is_refused_and_told_where_the_first_is(tmp_path: Path) -> None:
     state_dir = StateDir(tmp_path)
     lock = claim(state_dir)

@@ -59,6 +59,9 @@ _LOCAL_FUSE = frozenset(
     }
 )
 
+#: Ours have 43; a crash of the disk or a slip of the hand may leave fewer, or none.
+_MIN_TOKEN_CHARACTERS = 16
+
 
 class Endpoint(Struct, frozen=True, kw_only=True):
     """Where the controller listens."""
@@ -152,7 +155,7 @@ def claim(state_dir: StateDir, *, is_forced: bool = False) -> ControllerLock:
 
     Raises:
         StateDirError: it cannot be made, lies on a network file system and `is_forced` is not
-            set, or belongs to a living controller.
+            set, belongs to a living controller, or has a token that is none.
     """
     path = state_dir.path
     try:
@@ -169,9 +172,23 @@ def claim(state_dir: StateDir, *, is_forced: bool = False) -> ControllerLock:
             f"a local disk, or take the risk with --force if this machine alone uses it"
         )
     lock = _lock(state_dir)
+    try:
+        _keep_token(state_dir)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _keep_token(state_dir: StateDir) -> None:
+    """Make a token, or make sure that the one there is one."""
     if not state_dir.token_path.exists():
         _write_whole(state_dir.token_path, secrets.token_urlsafe(32).encode())
-    return lock
+    elif (length := len(state_dir.token())) < _MIN_TOKEN_CHARACTERS:
+        raise StateDirError(
+            f"{state_dir.token_path} has {length} characters, which can be guessed; it needs at "
+            f"least {_MIN_TOKEN_CHARACTERS}: remove it, and the next `malletrain up` makes a new one"
+        )
 
 
 def _lock(state_dir: StateDir) -> ControllerLock:
