@@ -100,7 +100,7 @@ def test_a_token_that_can_be_guessed_lets_no_controller_start(tmp_path: Path, to
     claim(state_dir).release()
     state_dir.token_path.write_text(token)
     for _ in range(2):  # The refused one holds no lock.
-        with pytest.raises(StateDirError, match="can be guessed.* remove it") as caught:
+        with pytest.raises(StateDirError, match=r"can be guessed.* remove it") as caught:
             claim(state_dir)
     assert "\n" not in str(caught.value)
     state_dir.token_path.unlink()

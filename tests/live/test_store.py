@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import hashlib
+import math
 import sqlite3
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +27,7 @@ from malletrain.core.events import (
     WokeUp,
 )
 from malletrain.core.model import Cluster, JobSpec, Node
-from malletrain.errors import JournalError, JournalWriteError
+from malletrain.errors import InvariantError, JournalError, JournalWriteError
 from malletrain.live.store import SqliteStore, read_events, read_history
 
 _times = st.floats(0, 1e6)
@@ -209,10 +213,8 @@ def test_without_any_sound_state_a_trimmed_journal_is_refused(path: Path) -> Non
     journal.store.trim(3 * DAY_S, at_most=1000)
     journal.store.close()
     edit(path, "UPDATE snapshots SET crc = 0")
-    store = SqliteStore(path)
     with pytest.raises(JournalError, match="event 1 is missing"):
-        store.load()
-    store.close()
+        SqliteStore(path)
     with pytest.raises(JournalError, match="no state is sound that led to event 24"):
         read_history(path)
 
@@ -240,7 +242,7 @@ def test_a_damaged_or_newer_journal_is_refused_as_it_is(
     edit(path, statement)
     before = path.read_bytes()
     with pytest.raises(JournalError, match=message):
-        SqliteStore(path).load()
+        SqliteStore(path)
     with pytest.raises(JournalError, match=message):
         list(read_events(path))
     assert path.read_bytes() == before
@@ -261,7 +263,7 @@ def test_a_damaged_page_is_refused(path: Path, journal: SqliteStore) -> None:
     content[2 * 4096 : 6 * 4096] = b"\xff" * (4 * 4096)
     path.write_bytes(content)
     with pytest.raises(JournalError, match="it was not touched"):
-        SqliteStore(path).load()
+        SqliteStore(path)
     assert path.read_bytes() == bytes(content)
 
 
@@ -313,7 +315,126 @@ def test_an_event_of_a_later_version_is_refused(path: Path, journal: SqliteStore
     body = b'{"type":"MoonLanded","at_s":1.0}'
     journal.close()
     edit(path, f"INSERT INTO events VALUES (11, {zlib.crc32(body)}, x'{body.hex()}')")
-    store = SqliteStore(path)
     with pytest.raises(JournalError, match="event 11 is unknown here"):
-        store.load()
+        SqliteStore(path)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from malletrain.core.events import WokeUp
+from malletrain.live.store import SqliteStore
+store = SqliteStore(Path(sys.argv[1]))
+for number in range(20):
+    store.append([WokeUp(at_s=float(number))])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+_FRAME_BYTES = 24 + 4096
+
+
+@pytest.fixture
+def killed(path: Path) -> Path:
+    """A journal whose controller was killed: all its events are in the log."""
+    ended = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
+    assert ended.returncode == -9
+    return path
+
+
+def sums(path: Path) -> dict[str, str]:
+    files = sorted(path.parent.iterdir())
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_killed_controllers_journal_is_whole(killed: Path, has_index: bool) -> None:
+    if not has_index:
+        killed.with_name(killed.name + "-shm").unlink()
+    before = sums(killed)
+    assert len(read_events(killed)) == 20
+    assert sums(killed) == before
+    store = SqliteStore(killed)
+    assert len(store.load().events) == 20
     store.close()
+
+
+@pytest.mark.parametrize("at", [0, 9, 17, 32 + 16, 32 + 100, 32 + 7 * _FRAME_BYTES + 8, -1])
+def test_a_damaged_log_is_refused_as_it_is(killed: Path, at: int) -> None:
+    flip(log_of(killed), at)
+    before = sums(killed)
+    with pytest.raises(JournalError, match=r"of its log|its log has"):
+        SqliteStore(killed)
+    assert sums(killed) == before
+
+
+def test_a_log_damaged_below_its_last_write_tells_the_reader_too(killed: Path) -> None:
+    flip(log_of(killed), 32 + 3 * _FRAME_BYTES + 50)
+    before = sums(killed)
+    with pytest.raises(JournalError, match="frame 4 of its log is damaged"):
+        read_events(killed)
+    assert sums(killed) == before
+
+
+def test_the_torn_end_of_a_log_after_a_power_cut_is_left_out(killed: Path) -> None:
+    killed.with_name(killed.name + "-shm").unlink()
+    flip(log_of(killed), -1)
+    store = SqliteStore(killed)
+    assert len(store.load().events) == 19
+    store.append([WokeUp(at_s=19.0)])
+    assert store.seq == 20
+    store.close()
+
+
+def test_a_newer_journal_with_a_log_is_refused_as_it_is(killed: Path) -> None:
+    script = (
+        "import os, signal, sqlite3, sys\n"
+        "db = sqlite3.connect(sys.argv[1])\n"
+        "db.execute('PRAGMA user_version = 99')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(killed)], check=False)
+    before = sums(killed)
+    assert len(before) == 3
+    for read in (SqliteStore, read_events):
+        with pytest.raises(JournalError, match="version 99"):
+            read(killed)
+        assert sums(killed) == before
+
+
+def test_a_log_without_its_journal_is_no_place_to_start_anew(killed: Path) -> None:
+    killed.unlink()
+    before = sums(killed)
+    for read in (SqliteStore, read_events):
+        with pytest.raises(JournalError, match=r"is gone, but its journal\.sqlite-wal is there"):
+            read(killed)
+    assert sums(killed) == before
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_what_could_not_be_read_back_is_not_written(
+    path: Path, journal: SqliteStore, value: float
+) -> None:
+    with pytest.raises(InvariantError, match="could not give this event back"):
+        journal.append([WokeUp(at_s=10.0), CheckpointSaved(at_s=1.0, job_id="j", samples=value)])
+    assert journal.seq == len(read_events(path)) == 10
+
+
+def test_a_locked_journal_is_told_from_a_full_disk(path: Path, journal: SqliteStore) -> None:
+    journal._db.execute("PRAGMA busy_timeout = 1")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(JournalWriteError, match="another program has locked it") as caught:
+        journal.append([WokeUp(at_s=10.0)])
+    assert "room" not in str(caught.value)
+    other.close()
+    journal.append([WokeUp(at_s=10.0)])
+    assert journal.seq == 11

@@ -187,7 +187,7 @@ def _keep_token(state_dir: StateDir) -> None:
     elif (length := len(state_dir.token())) < _MIN_TOKEN_CHARACTERS:
         raise StateDirError(
             f"{state_dir.token_path} has {length} characters, which can be guessed; it needs at "
-            f"least {_MIN_TOKEN_CHARACTERS}: remove it, and the next `malletrain up` makes a new one"
+            f"least {_MIN_TOKEN_CHARACTERS}: remove it, and `malletrain up` makes a new one"
         )
 
 

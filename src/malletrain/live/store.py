@@ -6,14 +6,17 @@ came after it: the last two states, and the first of each day, up to which older
 forgotten. Each row bears a checksum: SQLite has none, and a flipped bit in a number would
 replay into a state that never was.
 
-The file is made aside and renamed, and only read before it is known to be sound: a damaged
-journal, or one of a newer version, is refused as it is.
+The file is made aside and renamed, and only read before it is known to be sound, its log and its
+index as well: a damaged journal, or one of a newer version, is refused as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sqlite3
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +28,8 @@ from msgspec import Struct
 
 from malletrain.core.events import AnyEvent
 from malletrain.core.model import Cluster
-from malletrain.errors import JournalError, JournalWriteError
+from malletrain.errors import InvariantError, JournalError, JournalWriteError
+from malletrain.live import wal
 
 #: "MTJ1": tells our files from other SQLite databases.
 _APPLICATION_ID = 0x4D544A31
@@ -39,7 +43,14 @@ PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 _DAY_S = 86_400.0
-_WRITE_TROUBLES = ("full", "disk i/o", "readonly", "unable to open", "locked")
+_WRITE_TROUBLES = ("full", "disk i/o", "readonly", "unable to open")
+_LOCKED = "locked"
+_LOCKED_ADVICE = (
+    "another program has locked it: end that program (`fuser` with the path names it), such as a "
+    "sqlite3 shell or a backup"
+)
+#: How often a log is read that looks damaged: it may have been written to meanwhile.
+_LOG_READS = 3
 
 _encoder = msgspec.json.Encoder()
 _event_decoder = msgspec.json.Decoder(AnyEvent)
@@ -101,10 +112,13 @@ class SqliteStore:
         self.path = path
         if not path.exists():
             _make(path)
-        self._db = _open(path)
+        # All that a start needs is read before anything may be written.
+        _check_log(path, _content(_beside(path, "-shm")))
+        with _reading(path) as db:
+            self._seq = _newest_seq(db)
+            _recover(db, self._seq, path)
+        self._db = _connect(path, "mode=rw")
         try:
-            with _read_errors(path):
-                self._seq = _newest_seq(self._db)
             with _write_errors(path):
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
@@ -124,17 +138,10 @@ class SqliteStore:
             JournalError: an event is missing, damaged, or unknown to this version.
         """
         with _read_errors(self.path):
-            # One that is damaged, or that this version cannot read, costs time, as long as there
-            # is an older one, or all events are.
-            newest_first = self._db.execute("SELECT * FROM snapshots ORDER BY seq DESC")
-            seq, snapshot = next(_sound(newest_first), (0, None))
-            events = tuple(_events_after(self._db, seq, self.path))
-        if seq + len(events) != self._seq:
-            raise JournalError(_damaged(self.path, f"the snapshot is of event {seq}"))
-        return Recovered(snapshot, events)
+            return _recover(self._db, self._seq, self.path)
 
     def append(self, events: Sequence[AnyEvent]) -> None:
-        bodies = [_encoder.encode(event) for event in events]
+        bodies = [_body(event) for event in events]
         rows = [
             (seq, zlib.crc32(body), body) for seq, body in enumerate(bodies, start=self._seq + 1)
         ]
@@ -195,8 +202,10 @@ def read_history(path: Path) -> Recovered:
         JournalError: there is none, or it is damaged or of another version.
     """
     if not path.exists():
+        _check_alone(path)
         raise JournalError(f"there is no journal at {path}: no controller ever ran there")
-    with contextlib.closing(_open(path)) as db, _read_errors(path):
+    _check_log(path)
+    with _reading(path) as db:
         # One view of it all, whatever is written meanwhile.
         db.execute("BEGIN")
         seq, start = _start(db, path)
@@ -220,6 +229,7 @@ def _start(db: sqlite3.Connection, path: Path) -> tuple[int, Cluster | None]:
 
 
 def _make(path: Path) -> None:
+    _check_alone(path)
     aside = path.with_name(path.name + ".new")
     aside.unlink(missing_ok=True)
     with _write_errors(path), contextlib.closing(sqlite3.connect(aside)) as db:
@@ -229,23 +239,88 @@ def _make(path: Path) -> None:
     aside.replace(path)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Open and check it, reading only."""
-    with _read_errors(path):
-        # Any thread may use it, one at a time: that is up to the caller.
-        db = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw",
-            uri=True,
-            timeout=_BUSY_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
+def _check_alone(path: Path) -> None:
+    """Refuse what is left of a journal whose main file is gone."""
+    for suffix in ("-wal", "-shm"):
+        if (left := _beside(path, suffix)).exists():
+            raise JournalError(
+                f"the journal {path} is gone, but its {left.name} is there, which may hold events; "
+                f"it was not touched: restore a copy of both, or name another state directory to "
+                f"start anew"
+            )
+
+
+def _check_log(path: Path, index: bytes = b"") -> None:
+    detail = ""
+    for _ in range(_LOG_READS):
+        detail = wal.damage(_content(_beside(path, "-wal")), index) or ""
+        if not detail:
+            return
+    raise JournalError(_damaged(path, detail))
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open and check it, changing none of its files."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_read_errors(path))
+        if _beside(path, "-shm").exists():
+            # A living controller's index is shared; without one, SQLite makes its own in memory.
+            db = _connect(path, "mode=ro&readonly_shm=1")
+        else:
+            # Nobody has it open, and SQLite would make an index beside it: let it be elsewhere.
+            prefix = f".{path.name}."
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix=prefix, dir=path.parent)
+            )
+            for own in (path, _beside(path, "-wal")):
+                if own.exists():
+                    _link(own, Path(folder, own.name))
+            db = _connect(Path(folder, path.name), "mode=ro")
+        stack.enter_context(contextlib.closing(db))
+        _check_kind(db, path)
+        yield db
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give the file a second name, or copy it where a file can have but one."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    # Any thread may use it, one at a time: that is up to the caller.
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{mode}",
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _body(event: AnyEvent) -> bytes:
+    """Encode it, and make sure that the next start can read it: JSON writes infinity as null."""
+    body = _encoder.encode(event)
+    try:
+        is_same = _event_decoder.decode(body) == event
+    except msgspec.DecodeError:
+        is_same = False
+    if not is_same:
+        raise InvariantError(
+            f"the journal could not give this event back, and was not given it: {event}"
         )
-        try:
-            _check_kind(db, path)
-        except BaseException:
-            db.close()
-            raise
-    return db
+    return body
 
 
 def _check_kind(db: sqlite3.Connection, path: Path) -> None:
@@ -264,6 +339,17 @@ def _check_kind(db: sqlite3.Connection, path: Path) -> None:
 def _newest_seq(db: sqlite3.Connection) -> int:
     (seq,) = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events").fetchone()
     return int(seq)
+
+
+def _recover(db: sqlite3.Connection, newest: int, path: Path) -> Recovered:
+    # A snapshot that is damaged, or that this version cannot read, costs time, as long as there
+    # is an older one, or all events are.
+    newest_first = db.execute("SELECT * FROM snapshots ORDER BY seq DESC")
+    seq, snapshot = next(_sound(newest_first), (0, None))
+    events = tuple(_events_after(db, seq, path))
+    if seq + len(events) != newest:
+        raise JournalError(_damaged(path, f"the snapshot is of event {seq}"))
+    return Recovered(snapshot, events)
 
 
 def _events_after(db: sqlite3.Connection, after: int, path: Path) -> Iterator[AnyEvent]:
@@ -319,15 +405,22 @@ def _read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
+        if _LOCKED in str(error).lower():
+            raise JournalError(f"cannot read the journal {path}: {_LOCKED_ADVICE}") from error
         raise JournalError(_damaged(path, str(error))) from error
 
 
 @contextlib.contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
-    """Tell a full disk, which passes, from a damaged journal, which does not."""
+    """Tell a full disk or a lock, which passes, from a damaged journal, which does not."""
     try:
         yield
     except sqlite3.DatabaseError as error:
+        if _LOCKED in str(error).lower():
+            raise JournalWriteError(
+                f"cannot write the journal {path}: {_LOCKED_ADVICE}; nothing is lost, and training "
+                f"goes on meanwhile"
+            ) from error
         if any(trouble in str(error).lower() for trouble in _WRITE_TROUBLES):
             raise JournalWriteError(
                 f"cannot write the journal {path}: {error}; make room on its disk: nothing is "
