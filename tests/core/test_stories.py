@@ -284,6 +284,13 @@ def test_a_job_that_finished_has_no_note_of_what_it_has_overcome(world: World) -
     assert world.job("job").note == ""
 
 
+def test_a_job_that_finished_oddly_says_how(world: World) -> None:
+    world.join("a1")
+    world.submit(spec("job"))
+    world.feed(JobFinished(at_s=20.0, job_id="job", samples=1000.0, note="had to be killed"))
+    assert world.job("job").note == "had to be killed"
+
+
 def test_members_that_die_together_count_as_one_failure_and_progress_forgives_it(
     world: World,
 ) -> None:

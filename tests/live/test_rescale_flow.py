@@ -41,7 +41,12 @@ from malletrain.wire import (
 
 JOB = "j1"
 SETTINGS = FlowSettings(
-    attach_deadline_s=100.0, connect_deadline_s=30.0, switch_deadline_s=60.0, stop_grace_s=5.0
+    attach_deadline_s=100.0,
+    connect_deadline_s=30.0,
+    switch_deadline_s=60.0,
+    common_end_s=20.0,
+    linger_s=50.0,
+    stop_grace_s=5.0,
 )
 
 
@@ -584,11 +589,110 @@ def test_a_job_whose_last_members_die_at_the_end_is_not_finished() -> None:
     assert w(2, "c") in desk.alive
 
 
-def test_a_member_that_does_not_end_with_the_others_is_ended() -> None:
+def test_members_that_all_leave_the_loop_finish_the_job_without_a_word() -> None:
+    desk = training_on("a", "b")
+    assert desk.exited(w(1, "a")) == []
+    assert desk.tick_after(19.0) == []
+    (finished,) = desk.exited(w(1, "b"))
+    assert finished == JobFinished(at_s=19.0, job_id=JOB, samples=0.0)
+    assert desk.flow.deadline_at_s is None
+
+
+def test_a_member_that_ends_while_the_others_train_on_has_failed() -> None:
+    desk = training_on("a", "b", "c")
+    desk.exited(w(1, "b"))
+    assert desk.order(2, "a", "b", "d") == []
+    assert desk.flow.deadline_at_s == 20.0
+    (lost,) = desk.tick_after(20.0)
+    assert isinstance(lost, WorkersLost)
+    assert (lost.generation, lost.node_ids) == (1, ("b",))
+    assert lost.reason == f"worker {w(1, 'b')} ended with status 0 while the others trained on"
+    assert desk.stops == []
+    # The order that waited is carried out without its node.
+    desk.warm(w(2, "d"))
+    assert isinstance(desk.last, PrepareGroup)
+    assert desk.last.is_immediate
+    assert desk.last.members == (w(1, "a"), w(2, "d"))
+
+
+def test_a_member_that_ended_before_another_died_has_failed_too() -> None:
+    desk = training_on("a", "b", "c")
+    desk.exited(w(1, "b"))
+    early, died = desk.exited(w(1, "a"), status=1)
+    assert isinstance(early, WorkersLost)
+    assert isinstance(died, WorkersLost)
+    assert (early.node_ids, died.node_ids) == (("b",), ("a",))
+    assert "status 0" in early.reason
+    assert "exited with 1" in died.reason
+    # No end is waited for any more.
+    assert desk.flow.deadline_at_s is None
+    desk.order(2, "c")
+    assert isinstance(desk.last, PrepareGroup)
+    assert desk.last.is_immediate
+
+
+def test_a_member_that_ended_before_anothers_node_was_lost_has_failed_too() -> None:
+    desk = training_on("a", "b")
+    desk.exited(w(1, "b"))
+    (early,) = desk.lose("a")
+    assert isinstance(early, WorkersLost)
+    assert early.node_ids == ("b",)
+    assert desk.flow.is_at_rest
+
+
+def test_a_joiner_that_ends_while_the_others_still_switch_fails_the_rescale() -> None:
+    desk = training_on("a")
+    desk.order(2, "a", "b")
+    desk.warm(w(2, "b"))
+    desk.ready(2, w(1, "a"), w(2, "b"))
+    desk.switched(2, w(2, "b"))
+    assert desk.exited(w(2, "b")) == []
+    (failed,) = desk.tick_after(20.0)
+    assert isinstance(failed, RescaleFailed)
+    assert failed.is_job_fault
+    assert failed.is_group_dead
+    assert failed.node_ids == ("a",)
+
+
+def test_the_word_that_all_is_trained_may_come_after_the_first_end() -> None:
     desk = training_on("a", "b")
     desk.exited(w(1, "a"))
-    desk.tick_after(61.0)
-    assert desk.stops[-1].worker_ids == (w(1, "b"),)
+    desk.work_done(w(1, "b"))
+    assert desk.tick_after(21.0) == []
+    (finished,) = desk.exited(w(1, "b"))
+    assert isinstance(finished, JobFinished)
+
+
+def test_workers_that_linger_after_the_work_are_killed_and_the_job_is_finished() -> None:
+    desk = training_on("a", "b")
+    desk.work_done(w(1, "b"))
+    desk.exited(w(1, "b"))
+    # A suspension waits for the end, which has its limit.
+    assert desk.order(2) == []
+    assert desk.flow.deadline_at_s == 50.0
+    assert desk.tick_after(50.0) == []
+    assert desk.stops == [StopNow((w(1, "a"),))]
+    held_back, finished = desk.exited(w(1, "a"), status=-9)
+    assert isinstance(held_back, RescaleFailed)
+    assert isinstance(finished, JobFinished)
+    assert finished.samples == 1000.0
+    assert w(1, "a") in finished.note
+    assert "all samples are trained" in finished.note
+    assert desk.flow.is_at_rest
+
+
+def test_a_stop_goes_before_an_end_that_lingers() -> None:
+    desk = training_on("a")
+    desk.work_done(w(1, "a"))
+    desk.order(2)
+    (superseded,) = desk.stop(3)
+    assert isinstance(superseded, RescaleFailed)
+    assert superseded.generation == 2
+    assert desk.stops == [StopNow((w(1, "a"),), 5.0)]
+    (done,) = desk.exited(w(1, "a"), status=-9)
+    assert isinstance(done, RescaleDone)
+    assert done.generation == 3
+    assert desk.flow.deadline_at_s is None
 
 
 # -- late and foreign messages ---------------------------------------------------------------------
@@ -849,14 +953,15 @@ class World:
         )
         assert all(times == 1 for times in endings.values()), "an order has ended twice"
         still_open = [g for g in self.ordered if g not in endings]
-        # One is carried out, one may wait for it.
+        # One is carried out, one may wait for it; neither for ever.
         assert len(still_open) <= 2
+        assert not still_open or flow.deadline_at_s is not None
         assert endings.keys() <= set(self.ordered)
 
 
 def disturb(world: World, data: st.DataObject) -> None:
     """Let something happen that no worker and no protocol wants."""
-    kinds = ["order", "lose", "die", "tick", "fail_group", "end", "reconnect"]
+    kinds = ["order", "lose", "die", "tick", "fail_group", "end", "quit", "reconnect"]
     match data.draw(st.sampled_from(kinds)):
         case "order":
             nodes = data.draw(st.lists(st.sampled_from(NODES), unique=True, max_size=4))
@@ -868,6 +973,10 @@ def disturb(world: World, data: st.DataObject) -> None:
         case "die" if world.desk.alive:
             worker = data.draw(st.sampled_from(sorted(world.desk.alive)))
             world.desk.exited(worker, status=-9)
+        case "quit" if world.desk.alive:
+            worker = data.draw(st.sampled_from(sorted(world.desk.alive)))
+            world.ending.add(worker)
+            world.desk.exited(worker, status=0)
         case "tick":
             world.desk.tick_after(data.draw(st.sampled_from([1.0, 31.0, 101.0])))
         case "fail_group" if world.prepared:

@@ -386,7 +386,7 @@ def _job_finished(cluster: Cluster, event: JobFinished) -> Cluster:
         done_samples=max(job.done_samples, event.samples),
         samples_per_s=0.0,
         # Whatever failed on the way is overcome.
-        note="",
+        note=event.note,
     )
     return _observe_stability(cluster, _with_job(finished, ended), 1)
 

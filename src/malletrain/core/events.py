@@ -124,6 +124,8 @@ class JobFinished(Event, frozen=True):
 
     job_id: str
     samples: float
+    #: What was odd about the end, for the user.
+    note: str = ""
 
 
 class DecisionTaken(Event, frozen=True):

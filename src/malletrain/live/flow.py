@@ -43,8 +43,13 @@ class FlowSettings:
     attach_deadline_s: float = 120.0
     #: Prepared groups must be connected by then.
     connect_deadline_s: float = 30.0
-    #: All members must have switched and leavers have gone by then; the same for a common end.
+    #: All members must have switched and leavers have gone by then.
     switch_deadline_s: float = 120.0
+    #: When a member ends with status 0 and nobody said that all samples are trained: the others
+    #: must end so too by then, or it counts as failed. One may evaluate and save after the loop.
+    common_end_s: float = 30.0
+    #: Workers that still run so long after all samples were trained are killed.
+    linger_s: float = 120.0
     #: What a cancelled job's workers have between SIGTERM and SIGKILL.
     stop_grace_s: float = 5.0
     #: Failures to connect a group in a row, after which the job itself is to blame.

@@ -55,6 +55,9 @@ __all__ = [
 #: From SIGKILL until the agent has told of a worker's end, if it ever does.
 LAST_WORDS_LIMIT_S = 5.0
 
+#: What is said of members whose end with status 0 was not that of the job.
+EARLY_END = "ended with status 0 while the others trained on"
+
 
 class RescaleFlow:
     """One job's workers, and the rescale under way."""
@@ -67,8 +70,10 @@ class RescaleFlow:
         self._samples = 0.0
         #: All samples are trained: the script runs to its end, no rescale any more.
         self._is_work_done = False
-        #: A member has ended: the others must have by then.
+        #: A member has ended or all samples are trained: all must have ended by then.
         self._end_deadline_at_s: float | None = None
+        #: What to tell of a job whose workers had to be ended after all samples were trained.
+        self._end_note = ""
         self._pending: Pending | None = None
         #: An order that came while a switch was under way, or the job was at its end.
         self._next_order: Pending | None = None
@@ -215,7 +220,10 @@ class RescaleFlow:
         """From here the members end by themselves; a rescale under way has no point."""
         if message.worker_id not in self._crew.workers or self._is_work_done:
             return []
+        if self._pending and self._pending.is_stop:
+            return []
         self._is_work_done = True
+        self._end_deadline_at_s = now_s + self._settings.linger_s
         self._samples = message.samples
         if self._pending and message.worker_id in self._pending.switched:
             # It has switched already: the others' reports are on their way.
@@ -231,8 +239,10 @@ class RescaleFlow:
             return self._advance(now_s)
         is_member = message.worker_id in self._crew.members
         has_switched = self._pending and message.worker_id in self._pending.switched
+        # Without a word that the work is done, whether it was is seen by what the others do.
         is_good_end = self._is_work_done or not self._crew.is_group_dead
-        if message.status == 0 and is_good_end and (is_member or has_switched):
+        has_ended = message.status == 0 or bool(self._end_note)
+        if has_ended and is_good_end and (is_member or has_switched):
             worker.has_ended_well = True
             return self._member_ended(now_s)
         if is_member:
@@ -248,20 +258,21 @@ class RescaleFlow:
             was_harmless and self._pending and not gone & set(self._pending.targets)
         )
         self._crew.forget(gone)
+        outputs: list[Output] = []
         if is_hit:
+            outputs += self._count_early_ends(now_s)
             self._crew.lost_member()
-        outputs = self._shrink_orders(lost, now_s)
+        outputs += self._shrink_orders(lost, now_s)
         if self._pending and self._pending.stage is not Stage.WARMING and gone:
             is_target_lost = bool(gone & set(self._pending.targets))
             if is_target_lost or is_hit:
                 outputs += self._fail("a node was lost while the group was changed", now_s)
-        return outputs + self._check_end(now_s) + self._advance(now_s)
+        return outputs + self._go_on(now_s)
 
     def tick(self, now_s: float) -> list[Output]:
         """Give up what has passed its deadline."""
         if self._end_deadline_at_s is not None and now_s >= self._end_deadline_at_s:
-            self._end_deadline_at_s = now_s + self._settings.switch_deadline_s
-            return [StopNow(self._crew.not_ended)]
+            return self._give_up_end(now_s)
         pending = self._pending
         if pending is None or now_s < pending.deadline_at_s:
             return []
@@ -289,12 +300,15 @@ class RescaleFlow:
         if superseded:
             outputs.append(self._failed(superseded, "superseded", now_s))
         if (is_switching or self._is_at_end) and not order.is_stop:
-            # A switch or an end cannot be called back, only waited for (or broken by a death).
+            # A switch or an end cannot be called back, only waited for (or broken by a death);
+            # both have their deadline.
             self._next_order = order
             return outputs
         if pending:
             outputs += self._abort(pending)
             outputs.append(self._failed(pending, "superseded", now_s))
+        if order.is_stop:
+            self._forget_end()
         self._pending = order
         return outputs + self._advance(now_s)
 
@@ -383,30 +397,15 @@ class RescaleFlow:
 
     def _member_died(self, message: WorkerExited, now_s: float) -> list[Output]:
         node_id = self._crew.workers[message.worker_id].node_id
+        outputs = self._count_early_ends(now_s)
         self._crew.forget({message.worker_id})
         self._crew.lost_member()
-        outputs: list[Output] = [
-            WorkersLost(
-                at_s=now_s,
-                job_id=self.job_id,
-                generation=self.generation,
-                node_ids=(node_id,),
-                reason=end_in_words(message),
-            )
-        ]
+        outputs.append(self._lost((node_id,), end_in_words(message), now_s))
         if self._pending and self._pending.stage is not Stage.WARMING:
             outputs += self._fail(f"a member died: {message.reason}", now_s)
         else:
             outputs += self._shrink_orders({node_id}, now_s)
-        return outputs + self._check_end(now_s) + self._advance(now_s)
-
-    def _member_ended(self, now_s: float) -> list[Output]:
-        if self._end_deadline_at_s is None:
-            self._end_deadline_at_s = now_s + self._settings.switch_deadline_s
-        outputs: list[Output] = []
-        if self._pending and self._pending.stage is not Stage.SWITCHING:
-            outputs += self._fail("the job is at its end", now_s)
-        return outputs + self._check_end(now_s) + self._advance(now_s)
+        return outputs + self._go_on(now_s)
 
     def _joiner_died(self, message: WorkerExited, now_s: float) -> list[Output]:
         is_stop = self._pending is not None and self._pending.is_stop
@@ -417,13 +416,72 @@ class RescaleFlow:
         reason = with_log(overdue, message) if overdue else end_in_words(message)
         return self._fail(reason, now_s, is_job_fault=True)
 
+    def _lost(self, node_ids: tuple[str, ...], reason: str, now_s: float) -> WorkersLost:
+        return WorkersLost(
+            at_s=now_s,
+            job_id=self.job_id,
+            generation=self.generation,
+            node_ids=node_ids,
+            reason=reason,
+        )
+
+    def _go_on(self, now_s: float) -> list[Output]:
+        """Do what a death may have been the last hindrance to."""
+        return self._check_end(now_s) + self._take_next(now_s) + self._advance(now_s)
+
+    # -- the end of the job -----------------------------------------------------------------------
+
+    def _member_ended(self, now_s: float) -> list[Output]:
+        if self._end_deadline_at_s is None:
+            self._end_deadline_at_s = now_s + self._settings.common_end_s
+        outputs: list[Output] = []
+        if self._pending and self._pending.stage is not Stage.SWITCHING:
+            outputs += self._fail("the job is at its end", now_s)
+        return outputs + self._check_end(now_s) + self._advance(now_s)
+
+    def _give_up_end(self, now_s: float) -> list[Output]:
+        """Make an end of the job that takes too long, or take it for none."""
+        if self._is_work_done:
+            limit_s = self._settings.linger_s
+            late = self._crew.not_ended
+            self._end_deadline_at_s = now_s + limit_s
+            self._end_note = (
+                f"all samples are trained, but {', '.join(late)} had not ended {limit_s:g} s later "
+                f"and had to be killed: let the script end (no thread that lives on), or raise "
+                f"live.switch_deadline_s"
+            )
+            return [StopNow(late)]
+        outputs = self._count_early_ends(now_s)
+        if self._pending:
+            outputs += self._fail(f"a worker {EARLY_END}", now_s, is_job_fault=not outputs)
+        return outputs + self._go_on(now_s)
+
+    def _count_early_ends(self, now_s: float) -> list[Output]:
+        """Count those that ended with status 0 as failed: their group has gone on without them."""
+        if self._is_work_done or self._end_deadline_at_s is None:
+            return []
+        self._forget_end()
+        early = {w for w, worker in self._crew.workers.items() if worker.has_ended_well}
+        members = tuple(w for w in self._crew.members if w in early)
+        node_ids = self._crew.nodes_of(members)
+        self._crew.forget(early)
+        self._crew.lost_member()
+        if not members:
+            return []
+        lost = self._lost(node_ids, f"worker {', '.join(members)} {EARLY_END}", now_s)
+        return [lost, *self._shrink_orders(set(node_ids), now_s)]
+
+    def _forget_end(self) -> None:
+        self._is_work_done = False
+        self._end_deadline_at_s = None
+        self._end_note = ""
+
     def _check_end(self, now_s: float) -> list[Output]:
         if not self._is_at_end:
             return []
         if not self._crew.members and self._pending is None:
             # Those that had ended well were lost with their nodes: the end did not happen.
-            self._end_deadline_at_s = None
-            self._is_work_done = False
+            self._forget_end()
             return self._take_next(now_s)
         if not self._crew.members or self._end_deadline_at_s is None or self._crew.not_ended:
             return []
@@ -435,10 +493,12 @@ class RescaleFlow:
         if joiners := self._crew.dismiss_joiners():
             outputs.append(StopNow(joiners))
         self._crew = Crew()
-        self._pending = self._next_order = self._end_deadline_at_s = None
-        self._is_work_done = False
-        outputs.append(JobFinished(at_s=now_s, job_id=self.job_id, samples=self._samples))
-        return outputs
+        self._pending = self._next_order = None
+        finished = JobFinished(
+            at_s=now_s, job_id=self.job_id, samples=self._samples, note=self._end_note
+        )
+        self._forget_end()
+        return [*outputs, finished]
 
     # -- progress ---------------------------------------------------------------------------------
 
