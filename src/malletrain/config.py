@@ -85,6 +85,8 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
     switch_deadline_s: float = 120.0
     #: Between SIGTERM and SIGKILL for the workers of a cancelled job.
     stop_grace_s: float = 5.0
+    #: What a script does after its last sample (an evaluation, an export) must end within.
+    linger_s: float = 3600.0
     #: At shutdown, jobs have this long to save their state.
     shutdown_limit_s: float = 30.0
 

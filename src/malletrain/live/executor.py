@@ -120,7 +120,7 @@ class Executor:
             attach_deadline_s=live.attach_deadline_s,
             connect_deadline_s=live.connect_deadline_s,
             switch_deadline_s=live.switch_deadline_s,
-            linger_s=live.switch_deadline_s,
+            linger_s=live.linger_s,
             stop_grace_s=live.stop_grace_s,
         )
         self._flows: dict[str, RescaleFlow] = {}

@@ -448,7 +448,7 @@ class RescaleFlow:
             self._end_note = (
                 f"all samples are trained, but {', '.join(late)} had not ended {limit_s:g} s later "
                 f"and had to be killed: let the script end (no thread that lives on), or raise "
-                f"live.switch_deadline_s"
+                f"live.linger_s"
             )
             return [StopNow(late)]
         outputs = self._count_early_ends(now_s)
