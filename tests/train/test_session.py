@@ -195,3 +195,9 @@ def test_a_worker_without_its_variables_is_told(
     monkeypatch.setenv("MALLETRAIN_AGENT_SOCKET", "/nowhere")
     with pytest.raises(TrainError, match="MALLETRAIN_WORKER_ID is not"):
         mt.attach(*pair, global_batch=5)
+
+
+def test_an_empty_data_set_is_refused(pair: Pair) -> None:
+    job = mt.attach(*pair, global_batch=4)
+    with pytest.raises(TrainError, match="the data set is empty"):
+        job.batches(data(0))

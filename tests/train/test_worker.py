@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from malletrain.core.events import JobFinished
-from malletrain.testing import LocalJob
+from malletrain.testing import LocalJob, WarmParent
 from malletrain.train.link import AGENT_LOST_STATUS
 from malletrain.wire import STACK_SIGNAL, Heartbeat, Noted, Saved, Switched
 from tests.leftovers import wait_until
@@ -119,3 +120,18 @@ def test_no_member_that_stays_hands_the_state_over(job: LocalJob, config: Config
     done = job.wait_rescaled(job.order(["b", "c"]))
     assert done.samples >= 10 * config.batch
     assert [end.status for end in job.exits] == [0]
+
+
+def test_a_second_attach_is_refused_in_words(parent: WarmParent, tmp_path: Path) -> None:
+    script = tmp_path / "twice.py"
+    script.write_text(
+        "import torch\nimport malletrain.train as mt\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(2):\n    mt.attach(model, optimizer, global_batch=1)\n"
+    )
+    with LocalJob([sys.executable, str(script)], tmp_path, parent) as job:
+        job.stop_recovering()
+        job.order(["a"])
+        job.wait_ended()
+        assert "attach() ran before" in job.exits[0].log_tail

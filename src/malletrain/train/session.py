@@ -227,6 +227,8 @@ class Session:
         if self._course is not None:
             raise TrainError("batches() ran before: a job has one training loop")
         fetcher = Fetcher(dataset, collate_fn, self._options.seed)
+        if not fetcher.samples:
+            raise TrainError("the data set is empty: see what the script loads, and from where")
         work_samples = self._worker.settings.work_samples if self._worker else None
         self._course = Course(
             epoch_samples=fetcher.samples,

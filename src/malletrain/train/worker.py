@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from malletrain.errors import TrainError
 from malletrain.train.audit import Recorder
 from malletrain.train.checkpoint import BackgroundSaver, Checkpoints, Mark
 from malletrain.train.data import Plan
@@ -37,12 +38,18 @@ _END_LIMIT_S = 30.0
 class Worker:
     """One member of a job: its connections, what it tells, and what it saves."""
 
+    #: A process is one member of one job.
+    _is_made = False
+
     def __init__(
         self,
         environment: Environment,
         state: TrainingState,
         on_leave: Callable[[], None] | None,
     ) -> None:
+        if Worker._is_made:
+            raise TrainError("attach() ran before: attach all that is trained together, once")
+        Worker._is_made = True
         self._worker_id, self._job_id = environment.worker_id, environment.job_id
         self._state = state
         self._former_life = recall(os.environ)
