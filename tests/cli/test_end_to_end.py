@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from malletrain.live.views import JobView, NodeView
-from tests.leftovers import no_process_left, wait_until
+from tests.leftovers import wait_until
 
 CONFIG = """
 [core.restart]
@@ -56,10 +56,9 @@ class Shell:
 def shell(tmp_path: Path) -> Iterator[Shell]:
     shell = Shell(tmp_path)
     (tmp_path / "site.toml").write_text(CONFIG)
-    with no_process_left():
-        yield shell
-        if (shell.state_dir / "endpoint.json").exists():
-            shell("down")
+    yield shell
+    if (shell.state_dir / "endpoint.json").exists():
+        shell("down")
 
 
 def test_a_day_with_a_broken_script(shell: Shell) -> None:

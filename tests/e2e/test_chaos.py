@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.site import Site
-from tests.leftovers import no_process_left, wait_until
+from tests.leftovers import wait_until
 from tests.train.outcome import assert_as_undisturbed
 from tests.train.script import Config
 
@@ -19,12 +19,6 @@ SEEDS = [int(seed) for seed in os.environ.get("MALLETRAIN_CHAOS_SEEDS", "1").spl
 DISTURBANCES = int(os.environ.get("MALLETRAIN_CHAOS_LENGTH", "8"))
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    with no_process_left():
-        yield
 
 
 @pytest.fixture

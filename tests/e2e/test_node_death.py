@@ -13,7 +13,7 @@ from malletrain.batch.local_host import read_host_file
 from malletrain.core.events import NodesLost
 from malletrain.live.store import read_events
 from tests.e2e.site import Site
-from tests.leftovers import no_process_left, wait_until
+from tests.leftovers import wait_until
 
 pytestmark = pytest.mark.train
 
@@ -23,12 +23,6 @@ SETTINGS = """
 agent_away_limit_s = 3600.0
 agent_closed_limit_s = 3600.0
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    with no_process_left():
-        yield
 
 
 @pytest.fixture

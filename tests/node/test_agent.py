@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,10 @@ from malletrain.wire import (
     WorkerStart,
     WorkerWarm,
 )
-from tests.leftovers import is_alive, no_process_left, wait_until
+from tests.leftovers import is_alive, wait_until
 from tests.node.fake_controller import FAKE_WORKER, TOKEN, FakeController, HungUp
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    with no_process_left():
-        yield
 
 
 @pytest.fixture

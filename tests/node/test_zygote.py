@@ -18,13 +18,7 @@ import pytest
 from malletrain.frames import Unframer, frame
 from malletrain.node import worker_start
 from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
-from tests.leftovers import is_alive, no_process_left, wait_until
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    with no_process_left():
-        yield
+from tests.leftovers import is_alive, wait_until
 
 
 class Client:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain.errors import UsageError
+from malletrain.live.requests import MAX_WEIGHT, MIN_WEIGHT
 
 _INTERPRETERS = {".py": "python", ".sh": "sh", ".bash": "bash"}
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -30,8 +31,10 @@ def check_bounds(min_nodes: int, max_nodes: int, weight: float, samples: float |
             f"--max-nodes is {max_nodes}, below --min-nodes {min_nodes}: raise one or lower the "
             f"other"
         )
-    if not 1e-6 <= weight <= 1e6:
-        raise UsageError(f"--weight is {weight:g}: give 1e-06 to 1e+06; 1 is the usual weight")
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise UsageError(
+            f"--weight is {weight:g}: give {MIN_WEIGHT:g} to {MAX_WEIGHT:g}; 1 is the usual weight"
+        )
     if samples is not None and not 0 < samples < float("inf"):
         raise UsageError(
             f"--samples is {samples:g}: it must be above 0; leave it out where the script ends "

@@ -12,13 +12,11 @@ from malletrain.core.explain import explain
 from malletrain.core.model import Job, JobSpec, Launch, Phase
 from malletrain.errors import ConflictError, UsageError
 from malletrain.live.controller import Controller
-from malletrain.live.requests import Explanation, Submission, Submitted
+from malletrain.live.requests import MAX_WEIGHT, MIN_WEIGHT, Explanation, Submission, Submitted
 
 #: A bound on what is computed for one job; far above any machine's nodes.
 MAX_NODES = 100_000
 MAX_NAME = 100
-#: Beyond, sums of worths lose what the other jobs are worth, or overflow.
-MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
 
 _JOB_ID = re.compile(r"j[0-9]+")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+#: Beyond, sums of worths lose what the other jobs are worth, or overflow.
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+
 
 class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job as its user describes it."""
