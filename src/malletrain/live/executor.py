@@ -157,6 +157,11 @@ class Executor:
     def has_workers(self) -> bool:
         return bool(self._homes)
 
+    def rank_zero(self, job_id: str) -> str | None:
+        """The worker whose log says most; None where none trains."""
+        flow = self._flows.get(job_id)
+        return flow.members[0] if flow and flow.members else None
+
     def first_workers(self, job_id: str) -> tuple[str, ...]:
         """Whoever was the job's rank 0 since this controller started, in turn."""
         return tuple(self._firsts.get(job_id, ()))
