@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from malletrain.batch.trace import IdleInterval, IntervalEnd, write
+from malletrain.traces.intervals import IdleInterval, IntervalEnd, write
 
 MEDIAN_IDLE_S = 475.0
 MEAN_IDLE_S = 1192.0

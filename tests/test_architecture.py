@@ -17,12 +17,14 @@ LEAVES = {"errors", "frames", "processes"}
 MAY_IMPORT = {
     "core": {"errors"},
     "allocate": {"core", "errors"},
-    "batch": {"core", "clock", *LEAVES},
+    "traces": {"core", *LEAVES},
+    "batch": {"core", "traces", "clock", *LEAVES},
+    "sim": {"core", "allocate", "traces", "errors"},
     "train": {"core.model", "wire", *LEAVES},
     "node": {"core.model", "wire", "clock", *LEAVES},
     "live": {"core", "allocate", "batch", "wire", "clock", "config", *LEAVES},
-    "report": {"core", "live.store", "errors"},
-    "cli": {"core", "allocate", "batch", "live", "report", "config", "errors"},
+    "report": {"core", "live.store", "sim.results", "errors"},
+    "cli": {"core", "allocate", "batch", "live", "report", "sim", "traces", "config", "errors"},
 }
 #: What would make the pure layers impure.
 IMPURE = {"time", "datetime", "random", "os", "io", "logging", "socket", "asyncio", "threading"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from demo import trace
-from malletrain.batch.trace import IdleInterval, IntervalEnd, read
+from malletrain.traces.intervals import IdleInterval, IntervalEnd, read
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "demo-trace.csv"
 WEEK_S = 7 * 86400.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain import processes
-from malletrain.batch import trace
+from malletrain.traces import intervals
 from malletrain.batch.base import BatchListener
 from malletrain.batch.local_host import (
     AddNodes,
@@ -168,7 +168,7 @@ def _attach(controller_url: str, token_file: Path) -> Attach:
 def _count_nodes(path: Path) -> int:
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            return len({interval.node for interval in trace.read(lines, str(path))})
+            return len({interval.node for interval in intervals.read(lines, str(path))})
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

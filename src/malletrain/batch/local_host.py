@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from malletrain.batch import trace
+from malletrain.traces import intervals
 from malletrain.batch.machine import Machine
 from malletrain.clock import Clock, WallClock
 from malletrain.errors import BatchError, MalleTrainError, WireError
@@ -241,16 +241,16 @@ class Host:
     async def _play(self, path: Path) -> None:
         began_at_s = self._clock.now_s()
         with path.open(newline="", encoding="utf-8") as lines:
-            for interval in trace.read(lines, path.name):
+            for interval in intervals.read(lines, path.name):
                 await self._sleep_until(began_at_s + interval.from_s / self._speed)
                 self._run(self._lend(interval, began_at_s + interval.to_s / self._speed))
 
-    async def _lend(self, interval: trace.IdleInterval, until_s: float) -> None:
+    async def _lend(self, interval: intervals.IdleInterval, until_s: float) -> None:
         # Its last grace period may reach into this interval.
         await self._machine.cleared(interval.node)
         self._start(interval.node, interval.group)
         await self._sleep_until(until_s)
-        is_abrupt = interval.end is trace.IntervalEnd.KILL
+        is_abrupt = interval.end is intervals.IntervalEnd.KILL
         await self._machine.end(interval.node, is_abrupt=is_abrupt)
 
     async def _sleep_until(self, at_s: float) -> None:

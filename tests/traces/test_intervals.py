@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.batch.trace import IdleInterval, IntervalEnd, read, write
+from malletrain.traces.intervals import IdleInterval, IntervalEnd, read, write
 from malletrain.errors import TraceError
 
 HEADER = "node,idle_from_s,idle_to_s,end\n"

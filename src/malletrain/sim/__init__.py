@@ -1,0 +1,1 @@
+"""Replay: the core under virtual time, in a world that is drawn from a seed."""

@@ -1,0 +1,1 @@
+"""Traces: what a machine's logs say of its idle nodes."""
