@@ -15,6 +15,7 @@ from malletrain.core.events import (
     JobFinished,
     JobNoted,
     JobResumed,
+    JobsForgotten,
     JobSuspended,
     NodesLost,
     ProgressReported,
@@ -360,6 +361,33 @@ def test_the_ledger_adds_up_to_what_was_offered(world: World) -> None:
     assert where.offered == pytest.approx(3 * 40.0 + 2 * 10.0)
     assert where.training + where.rescaling == pytest.approx(2 * 30.0 + 2 * 10.0)
     assert where.idle == pytest.approx(3 * 10.0 + 30.0)
+
+
+def test_jobs_that_are_over_can_be_forgotten_and_what_they_got_still_counts(world: World) -> None:
+    world.join("a1", "a2", at_s=0.0)
+    world.submit(spec("one", most=1), spec("two", most=1))
+    world.train(10.0)
+    world.feed(JobFinished(at_s=20.0, job_id="one", samples=2000.0))
+    world.feed(WokeUp(at_s=30.0))
+    before = world.cluster
+    forgotten = JobsForgotten(at_s=30.0, job_ids=("one", "two", "nobody"))
+    world.feed(forgotten)
+    assert set(world.cluster.jobs) == set(world.cluster.ledger.jobs) == {"two"}
+    assert totals(world.cluster) == totals(before)
+    assert world.cluster.ledger.forgotten.training == pytest.approx(20.0)
+    assert apply(world.cluster, forgotten) == world.cluster
+
+
+def test_a_job_that_is_over_is_remembered_as_long_as_it_holds_nodes(world: World) -> None:
+    world.join("a1")
+    world.submit(spec("job"))
+    world.is_patient = True
+    world.feed(JobCancelled(at_s=1.0, job_id="job"))
+    world.feed(JobsForgotten(at_s=1.0, job_ids=("job",)))
+    assert world.job("job").activity is Activity.STOPPING
+    world.finish()
+    world.feed(JobsForgotten(at_s=2.0, job_ids=("job",)))
+    assert "job" not in world.cluster.jobs
 
 
 def test_the_journal_rebuilds_the_state_through_its_written_form(world: World) -> None:

@@ -22,6 +22,7 @@ from malletrain.core.events import (
     JobFinished,
     JobNoted,
     JobResumed,
+    JobsForgotten,
     JobSubmitted,
     JobSuspended,
     NodesJoined,
@@ -34,7 +35,7 @@ from malletrain.core.events import (
     WorkersLost,
 )
 from malletrain.core.ledger import JobLedger
-from malletrain.core.model import Cluster, Job, Phase, Pin, Rescaling, Scalability
+from malletrain.core.model import Activity, Cluster, Job, Phase, Pin, Rescaling, Scalability
 from malletrain.errors import InvariantError
 
 
@@ -391,6 +392,17 @@ def _job_finished(cluster: Cluster, event: JobFinished) -> Cluster:
     return _observe_stability(cluster, _with_job(finished, ended), 1)
 
 
+def _jobs_forgotten(cluster: Cluster, event: JobsForgotten) -> Cluster:
+    jobs, entries = dict(cluster.jobs), dict(cluster.ledger.jobs)
+    sum_of_forgotten = cluster.ledger.forgotten
+    for job_id in event.job_ids:
+        if job_id in jobs and jobs[job_id].activity is Activity.OVER:
+            del jobs[job_id]
+            sum_of_forgotten += entries.pop(job_id).node_s
+    ledger = replace(cluster.ledger, jobs=entries, forgotten=sum_of_forgotten)
+    return replace(cluster, jobs=jobs, ledger=ledger)
+
+
 def _woke_up(cluster: Cluster, event: WokeUp) -> Cluster:
     if cluster.wake_at_s is not None and event.at_s >= cluster.wake_at_s:
         return replace(cluster, wake_at_s=None)
@@ -413,6 +425,7 @@ _HANDLERS: dict[type, Callable[[Cluster, Any], Cluster]] = {
     CheckpointSaved: _checkpoint_saved,
     JobNoted: _job_noted,
     JobFinished: _job_finished,
+    JobsForgotten: _jobs_forgotten,
     DecisionTaken: _decision_taken,
     WokeUp: _woke_up,
 }

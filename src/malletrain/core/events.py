@@ -128,6 +128,12 @@ class JobFinished(Event, frozen=True):
     note: str = ""
 
 
+class JobsForgotten(Event, frozen=True):
+    """Jobs that are over leave the state; what they got stays in the ledger's sum."""
+
+    job_ids: tuple[str, ...]
+
+
 class DecisionTaken(Event, frozen=True):
     """What was decided, so that replaying the journal needs no allocator."""
 
@@ -157,6 +163,7 @@ AnyEvent = (
     | CheckpointSaved
     | JobNoted
     | JobFinished
+    | JobsForgotten
     | DecisionTaken
     | WokeUp
 )

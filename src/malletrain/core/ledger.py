@@ -22,6 +22,15 @@ class NodeSeconds(Struct, frozen=True):
     def offered(self) -> float:
         return self.training + self.rescaling + self.profiling + self.preempted + self.idle
 
+    def __add__(self, other: NodeSeconds) -> NodeSeconds:
+        return NodeSeconds(
+            training=self.training + other.training,
+            rescaling=self.rescaling + other.rescaling,
+            profiling=self.profiling + other.profiling,
+            preempted=self.preempted + other.preempted,
+            idle=self.idle + other.idle,
+        )
+
     @property
     def used(self) -> float:
         return self.offered - self.idle
@@ -49,3 +58,5 @@ class Ledger(Struct, frozen=True):
     offered_node_s: float = 0.0
     charged_at_s: float = 0.0
     jobs: dict[str, JobLedger] = field(default_factory=dict)
+    #: What jobs got that the state holds no more.
+    forgotten: NodeSeconds = NodeSeconds()

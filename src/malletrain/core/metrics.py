@@ -88,15 +88,6 @@ def job_ledger(cluster: Cluster, job_id: str) -> JobLedger:
 def totals(cluster: Cluster) -> NodeSeconds:
     """Return where every node-second offered so far went."""
     ledger: Ledger = charge_offer(cluster, cluster.now_s).ledger
-    entries = [job_ledger(cluster, job_id).node_s for job_id in cluster.jobs]
-    training = sum(entry.training for entry in entries)
-    rescaling = sum(entry.rescaling for entry in entries)
-    profiling = sum(entry.profiling for entry in entries)
-    preempted = sum(entry.preempted for entry in entries)
-    return NodeSeconds(
-        training=training,
-        rescaling=rescaling,
-        profiling=profiling,
-        preempted=preempted,
-        idle=ledger.offered_node_s - training - rescaling - profiling - preempted,
-    )
+    entries = (job_ledger(cluster, job_id).node_s for job_id in cluster.jobs)
+    used = sum(entries, start=ledger.forgotten)
+    return replace(used, idle=ledger.offered_node_s - used.offered)
