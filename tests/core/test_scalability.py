@@ -209,7 +209,7 @@ def test_jobs_of_one_model_share_a_curve_and_others_start_from_the_median_model(
     assert first == second
     assert first.rates(1)[1] == pytest.approx(10.0)
     assert unknown.rates(1)[1] == pytest.approx(100.0)
-    assert curve_for(Cluster(), job("c", "new"), settings).rates(1)[1] == 1.0
+    assert curve_for(Cluster(), job("c", "new"), settings).rates(1)[1] == pytest.approx(1.0)
 
 
 def test_the_static_advisor_knows_the_prior_alone() -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from malletrain.core.model import Activity, Cluster, Job, Observation, Phase, Pin
 from malletrain.core.objective import utilities
-from malletrain.core.rescale_cost import prior_cost
+from malletrain.core.rescale_cost import cost_for
 from malletrain.core.scalability import curve_for
 from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings
 
@@ -34,10 +34,10 @@ def advise(cluster: Cluster, settings: CoreSettings) -> dict[str, Pin]:
     - Inverse order: a turn starts at the largest scale the job can have and steps down over
       `scales` scales, leaving out those known and those there are too few nodes for.
     - Informed: a turn is one scale, where the answer is worth more than it costs (`_question`).
-    - Static: no pins.
+    - Static and told: no pins.
     """
     kind = settings.advisor.kind
-    if kind is AdvisorKind.STATIC:
+    if kind in (AdvisorKind.STATIC, AdvisorKind.TOLD):
         return {}
     pins: dict[str, Pin] = {}
     room = _Room(cluster, settings)
@@ -280,7 +280,7 @@ def _question(
         return None
     utility = utilities(job, curve, settings.objective, cluster.now_s, limit)
     life_s = min(settings.advisor.answer_life_s, _left_s(job, curve.rates(limit)[present]))
-    cost = cluster.rescale_costs.get(job.spec.model_key) or prior_cost(settings.prior)
+    cost = cost_for(cluster, job)
 
     best: Pin | None = None
     best_surplus = 0.0

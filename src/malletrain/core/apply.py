@@ -279,11 +279,14 @@ def _rescale_done(cluster: Cluster, event: RescaleDone) -> Cluster:
     was_planned = before > 0 and not job.is_broken
     changed = _with_job(cluster, done, book)
     if was_planned and after and after != before:
-        key = job.spec.model_key
-        learned = rescale_cost.learn(
-            cluster.rescale_costs.get(key), after > before, event.stall_s, cluster.settings.prior
+        learned = rescale_cost.learned(
+            cluster.rescale_costs,
+            job.spec.model_key,
+            after > before,
+            event.stall_s,
+            cluster.settings.prior,
         )
-        changed = replace(changed, rescale_costs={**cluster.rescale_costs, key: learned})
+        changed = replace(changed, rescale_costs=learned)
     return _observe_stability(cluster, changed, int(was_planned))
 
 

@@ -13,7 +13,7 @@ from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import AnyEvent, DecisionTaken
 from malletrain.core.model import Cluster, Job, Node, Phase, Pin
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
-from malletrain.core.rescale_cost import prior_cost
+from malletrain.core.rescale_cost import cost_for
 from malletrain.core.scalability import curve_for
 
 
@@ -48,7 +48,7 @@ def claim_of(cluster: Cluster, job: Job, horizon_s: float) -> Claim:
     values = objective.values(
         job,
         curve_for(cluster, job, settings),
-        cluster.rescale_costs.get(job.spec.model_key) or prior_cost(settings.prior),
+        cost_for(cluster, job),
         horizon_s,
         settings.objective,
         cluster.now_s,
@@ -125,8 +125,7 @@ def _staying(cluster: Cluster, node_ids: Sequence[str]) -> tuple[str, ...]:
 
 def _horizon_s(cluster: Cluster, jobs: Sequence[Job]) -> float:
     settings = cluster.settings
-    prior = prior_cost(settings.prior)
-    costs = [cluster.rescale_costs.get(job.spec.model_key, prior).scale_up_s for job in jobs]
+    costs = [cost_for(cluster, job).scale_up_s for job in jobs]
     mean_up_s = sum(costs) / len(costs)
     return horizon.horizon_s(cluster.stability, mean_up_s, settings.horizon)
 

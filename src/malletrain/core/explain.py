@@ -9,7 +9,7 @@ from malletrain.core.decide import problem_of
 from malletrain.core.model import Activity, Cluster, Job, Phase
 from malletrain.core.problem import Allocator, Claim, Problem
 from malletrain.core.reasons import nodes_word
-from malletrain.core.scalability import Curve, curve_for
+from malletrain.core.scalability import Curve, StatedCurve, curve_for
 
 
 def explain(cluster: Cluster, job_id: str, allocator: Allocator) -> str:
@@ -47,7 +47,7 @@ def _situation(cluster: Cluster, job: Job) -> str:
     return words + "."
 
 
-def _what_more_would_do(job: Job, curve: Curve, most: int) -> list[str]:
+def _what_more_would_do(job: Job, curve: Curve | StatedCurve, most: int) -> list[str]:
     now = len(job.node_ids)
     if now >= most:
         return ["It has as many nodes as it may have, or as there are."]

@@ -38,6 +38,16 @@ class Launch(Struct, frozen=True):
     env: tuple[tuple[str, str], ...] = ()
 
 
+class StatedScaling(Struct, frozen=True, cache_hash=True):
+    """What a user says of a job's scaling and rescale costs, right or wrong."""
+
+    #: Sorted, the first at 1 node; linear in between (BFTrainer, section 3.3).
+    nodes: tuple[int, ...]
+    samples_per_s: tuple[float, ...]
+    scale_up_s: float
+    scale_down_s: float
+
+
 class JobSpec(Struct, frozen=True):
     """What the user asked for; it never changes after submission."""
 
@@ -54,6 +64,8 @@ class JobSpec(Struct, frozen=True):
     deadline_at_s: float | None = None
     #: None in replay, where nothing is started.
     launch: Launch | None = None
+    #: Heeded by the advisor that is told only.
+    stated: StatedScaling | None = None
 
 
 class Phase(enum.Enum):
@@ -199,7 +211,7 @@ class Cluster(Struct, frozen=True):
     jobs: dict[str, Job] = field(default_factory=dict)
     #: By model key.
     curves: dict[str, Scalability] = field(default_factory=dict)
-    #: By model key.
+    #: By model key; `rescale_cost.ANY_MODEL` has that of all models together.
     rescale_costs: dict[str, RescaleCost] = field(default_factory=dict)
     stability: Stability = Stability()
     #: The next time that was asked for by `WakeAt`.

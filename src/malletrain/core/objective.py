@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.core.model import Job, RescaleCost
-from malletrain.core.scalability import Curve
+from malletrain.core.scalability import Curve, StatedCurve
 from malletrain.core.settings import ObjectiveKind
 
 #: Samples up to the pace that meets the deadline count this many times as much as those above.
@@ -19,7 +19,7 @@ _Floats = NDArray[np.float64]
 
 def values(  # noqa: PLR0917 - the symbols of one formula, in its order
     job: Job,
-    curve: Curve,
+    curve: Curve | StatedCurve,
     cost: RescaleCost,
     horizon_s: float,
     kind: ObjectiveKind,
@@ -44,7 +44,9 @@ def values(  # noqa: PLR0917 - the symbols of one formula, in its order
     return worth
 
 
-def utilities(job: Job, curve: Curve, kind: ObjectiveKind, now_s: float, max_nodes: int) -> _Floats:
+def utilities(
+    job: Job, curve: Curve | StatedCurve, kind: ObjectiveKind, now_s: float, max_nodes: int
+) -> _Floats:
     """Return the utility a second of 0 ... `max_nodes` nodes, shape `(max_nodes + 1,)`.
 
     With w the job's weight, m its minimum of nodes and r the predicted samples/s:

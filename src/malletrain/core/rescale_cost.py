@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from malletrain.core.model import RescaleCost
-from malletrain.core.settings import PriorSettings
+from malletrain.core.model import Cluster, Job, RescaleCost
+from malletrain.core.settings import AdvisorKind, PriorSettings
+
+#: The key of what all models together have shown: what is assumed of one never rescaled.
+ANY_MODEL = ""
 
 #: A learned cost never rests on more rescales than this, so that a changed cost is learned too.
 MEMORY_RESCALES = 20.0
@@ -12,6 +15,29 @@ MEMORY_RESCALES = 20.0
 def prior_cost(prior: PriorSettings) -> RescaleCost:
     """Return the cost assumed of a model that was never rescaled."""
     return RescaleCost(scale_up_s=prior.scale_up_s, scale_down_s=prior.scale_down_s)
+
+
+def cost_for(cluster: Cluster, job: Job) -> RescaleCost:
+    """Return the cost to decide by: stated, else of its model, else of all models, else assumed."""
+    stated = job.spec.stated
+    if stated is not None and cluster.settings.advisor.kind is AdvisorKind.TOLD:
+        return RescaleCost(stated.scale_up_s, stated.scale_down_s)
+    costs = cluster.rescale_costs
+    known = costs.get(job.spec.model_key) or costs.get(ANY_MODEL)
+    return known or prior_cost(cluster.settings.prior)
+
+
+def learned(
+    costs: dict[str, RescaleCost], model_key: str, is_up: bool, stall_s: float, prior: PriorSettings
+) -> dict[str, RescaleCost]:
+    """Return the costs after one observed stall of a job of this model.
+
+    A model starts from what all models have shown so far, as if once observed of its own.
+    """
+    of_all = costs.get(ANY_MODEL)
+    start = of_all and RescaleCost(of_all.scale_up_s, of_all.scale_down_s)
+    own = learn(costs.get(model_key) or start, is_up, stall_s, prior)
+    return {**costs, model_key: own, ANY_MODEL: learn(of_all, is_up, stall_s, prior)}
 
 
 def learn(

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.core.model import Cluster, Job, Observation, Scalability
+from malletrain.core.model import Cluster, Job, Observation, Scalability, StatedScaling
 from malletrain.core.settings import AdvisorKind, CoreSettings, PriorSettings
 
 #: No scale's mean rests on more steps than this, so a changed speed takes over in about as many.
@@ -117,12 +117,39 @@ def fit(scalability: Scalability, prior: PriorSettings, reference_rate: float = 
     return Curve(scalability, prior, 1.0 if scalability.observations else reference_rate)
 
 
-def curve_for(cluster: Cluster, job: Job, settings: CoreSettings) -> Curve:
+@dataclass(frozen=True, slots=True)
+class StatedCurve:
+    """What a user states of a job's throughput, believed to the letter."""
+
+    stated: StatedScaling
+
+    def rates(self, max_nodes: int) -> _Floats:
+        """Return the stated samples/s by nodes, shape `(max_nodes + 1,)`; flat past the last."""
+        return _stated_rates(self.stated, max_nodes)
+
+    def sd(self, max_nodes: int) -> _Floats:
+        return np.zeros(max_nodes + 1)
+
+    def interval(self, max_nodes: int, level: float = 0.95) -> tuple[_Floats, _Floats]:  # noqa: ARG002
+        return self.rates(max_nodes), self.rates(max_nodes)
+
+
+@lru_cache(maxsize=4096)
+def _stated_rates(stated: StatedScaling, max_nodes: int) -> _Floats:
+    """Return the rates at and between the stated points, read-only."""
+    at = np.arange(1, max_nodes + 1)
+    return _read_only(np.interp(at, (0, *stated.nodes), (0.0, *stated.samples_per_s)))
+
+
+def curve_for(cluster: Cluster, job: Job, settings: CoreSettings) -> Curve | StatedCurve:
     """Return the curve to decide by for a job: evidence is pooled among jobs of its model.
 
     A model that was never measured is taken to have the median one-node rate of those that were,
-    so that it is neither favoured nor starved. The static advisor knows the prior alone.
+    so that it is neither favoured nor starved. The static advisor knows the prior alone, the told
+    one what was stated.
     """
+    if settings.advisor.kind is AdvisorKind.TOLD and job.spec.stated is not None:
+        return StatedCurve(job.spec.stated)
     if settings.advisor.kind is AdvisorKind.STATIC:
         return fit(Scalability(), settings.prior)
     scalability = cluster.curves.get(job.spec.model_key)

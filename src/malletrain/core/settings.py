@@ -23,6 +23,8 @@ class AdvisorKind(enum.Enum):
     INVERSE_ORDER = "inverse-order"
     #: Never pins and never learns: the prior alone. For comparison.
     STATIC = "static"
+    #: Takes what users state of their jobs' scaling as it is: FreeTrain. For comparison.
+    TOLD = "told"
 
 
 class AdvisorSettings(Struct, frozen=True, kw_only=True):
