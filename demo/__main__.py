@@ -21,7 +21,7 @@ from demo.trace import SPEED
 from demo.twins import Twins
 from malletrain.errors import MalleTrainError
 from malletrain.live.store import read_events
-from malletrain.report import write_report
+from malletrain.report.page import write_report
 from malletrain.train import audit
 
 TRACE = EXAMPLES / "demo-trace.csv"

@@ -8,9 +8,8 @@ import pytest
 
 from malletrain.errors import JournalError
 from malletrain.live.store import SqliteStore
-from malletrain.report import Comparison, write_report
-from malletrain.report.data import gather
-from malletrain.report.page import clock, render
+from malletrain.report import Comparison, gather
+from malletrain.report.page import clock, render, write_report
 from tests.report.story import two_jobs
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}

@@ -151,7 +151,7 @@ def report(
 ) -> None:
     """Write a page with plots and figures of all that the journal holds."""
     try:
-        from malletrain.report import write_report
+        from malletrain.report.page import write_report
     except ModuleNotFoundError as error:
         raise UserError(
             f"the report needs {error.name}, which is not installed: "

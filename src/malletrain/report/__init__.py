@@ -1,6 +1,8 @@
-"""One self-contained page about a run, read from its journal."""
+"""Self-contained pages: about a run, read from its journal, and about a replay.
+
+`page`, `plots` and all that draw need the extra `report`; the rest does without.
+"""
 
 from malletrain.report.data import Comparison, LossPoints, RunReport, gather
-from malletrain.report.page import write_report
 
-__all__ = ["Comparison", "LossPoints", "RunReport", "gather", "write_report"]
+__all__ = ["Comparison", "LossPoints", "RunReport", "gather"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jinja2
-
 from malletrain.live.store import read_history
 from malletrain.report import plots
 from malletrain.report.data import Comparison, RunReport, gather
+from malletrain.report.template import environment
 
 
 def write_report(
@@ -34,16 +33,10 @@ def write_report(
 
 def render(run: RunReport, assumptions: Sequence[str] = ()) -> str:
     """Return the page."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("malletrain.report", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"clock": clock, "loss": _loss}
+    pages = environment()
+    pages.filters |= {"clock": clock, "loss": _loss}
     colours = plots.colours(run)
-    return environment.get_template("page.html").render(
+    return pages.get_template("page.html").render(
         run=run,
         assumptions=assumptions,
         has_twins=any(report.comparison for report in run.jobs),

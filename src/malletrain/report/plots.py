@@ -1,13 +1,9 @@
-"""Draw a report's figures as SVG that takes the page's font and its text colour."""
+"""Draw the figures of a run."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import (
@@ -19,44 +15,22 @@ from matplotlib.ticker import (
 )
 
 from malletrain.report.data import JobReport, LossPoints, MarkKind, RunReport
+from malletrain.report.figures import COLOURS, INK, OTHERS_COLOUR, small, svg
 
-#: Okabe and Ito's palette, told apart with any colour vision, without black and with a blue that
-#: can be seen on a dark page.
-_COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900")
-_OTHERS_COLOUR = "#9a9a9a"
-#: Stands for the page's text colour until the SVG is written.
-_INK = "#010203"
 _MARKS = {
     MarkKind.JOINED: ("^", "#009e73"),
     MarkKind.LEAVING: ("v", "#e69f00"),
     MarkKind.KILLED: ("X", "#d55e00"),
-}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "malletrain",
-    "font.size": 10.0,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _INK,
-    "grid.alpha": 0.12,
-    "legend.frameon": False,
 }
 
 
 def colours(run: RunReport) -> dict[str, str]:
     """Give the jobs that used most node-seconds a colour each, by job id."""
     by_use = sorted(run.jobs, key=lambda report: -report.ledger.node_s.offered)
-    named = {report.job.spec.id for report in by_use[: len(_COLOURS)]}
+    named = {report.job.spec.id for report in by_use[: len(COLOURS)]}
     ids = [report.job.spec.id for report in run.jobs]
-    free = iter(_COLOURS)
-    return {job_id: next(free) if job_id in named else _OTHERS_COLOUR for job_id in ids}
+    free = iter(COLOURS)
+    return {job_id: next(free) if job_id in named else OTHERS_COLOUR for job_id in ids}
 
 
 def nodes_over_time(run: RunReport) -> str:
@@ -65,11 +39,11 @@ def nodes_over_time(run: RunReport) -> str:
     def draw(axes: Axes, below: Axes) -> None:
         times = [usage.at_s for usage in run.usage] + [run.elapsed_s]
         colour_of = colours(run)
-        named = [r for r in run.jobs if colour_of[r.job.spec.id] != _OTHERS_COLOUR]
+        named = [r for r in run.jobs if colour_of[r.job.spec.id] != OTHERS_COLOUR]
         layers = [(r.job.spec.name, [r.job.spec.id], colour_of[r.job.spec.id]) for r in named]
-        others = [job_id for job_id, colour in colour_of.items() if colour == _OTHERS_COLOUR]
+        others = [job_id for job_id, colour in colour_of.items() if colour == OTHERS_COLOUR]
         if others:
-            layers.append((f"{len(others)} other jobs", others, _OTHERS_COLOUR))
+            layers.append((f"{len(others)} other jobs", others, OTHERS_COLOUR))
         stacks = [
             _steps([sum(u.training.get(j, 0) for j in ids) for u in run.usage])
             for _, ids, _ in layers
@@ -84,7 +58,7 @@ def nodes_over_time(run: RunReport) -> str:
                 linewidth=0,
             )
         offered = _steps([usage.offered for usage in run.usage])
-        axes.step(times, offered, where="post", color=_INK, linewidth=1.4, label="offered")
+        axes.step(times, offered, where="post", color=INK, linewidth=1.4, label="offered")
         for start_s, end_s in run.idle_spans:
             axes.axvspan(start_s, end_s, color="#d55e00", alpha=0.18, linewidth=0)
             axes.annotate(
@@ -107,7 +81,7 @@ def nodes_over_time(run: RunReport) -> str:
         below.set_xlim(0, max(run.elapsed_s, 1.0))
         return figure
 
-    return _svg(build, "nodes")
+    return svg(build, "nodes")
 
 
 def _draw_marks(axes: Axes, run: RunReport) -> None:
@@ -147,7 +121,7 @@ def curve(report: JobReport, colour: str, name: str) -> str:
             axes.plot(
                 range(1, len(stated)),
                 stated[1:],
-                color=_INK,
+                color=INK,
                 linestyle=":",
                 label="the emulated device's",
             )
@@ -155,7 +129,7 @@ def curve(report: JobReport, colour: str, name: str) -> str:
             [o.nodes for o in learned.measured],
             [o.samples_per_s for o in learned.measured],
             color=colour,
-            edgecolor=_INK,
+            edgecolor=INK,
             zorder=3,
             label="measured",
         )
@@ -165,7 +139,7 @@ def curve(report: JobReport, colour: str, name: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _legend(axes)
 
-    return _small(draw, name)
+    return small(draw, name)
 
 
 def losses(report: JobReport, colour: str, name: str) -> str:
@@ -176,7 +150,7 @@ def losses(report: JobReport, colour: str, name: str) -> str:
 
     def draw(axes: Axes) -> None:
         if twin:
-            axes.plot(*_columns(twin), color=_INK, linewidth=3.5, alpha=0.3, label="undisturbed")
+            axes.plot(*_columns(twin), color=INK, linewidth=3.5, alpha=0.3, label="undisturbed")
         if report.losses:
             axes.plot(*_columns(report.losses), color=colour, linewidth=1.2, label="malleable")
         axes.set_xlabel("samples")
@@ -189,16 +163,7 @@ def losses(report: JobReport, colour: str, name: str) -> str:
             axes.yaxis.set_minor_formatter(NullFormatter())
         _legend(axes)
 
-    return _small(draw, name)
-
-
-def _small(draw: Callable[[Axes], None], name: str) -> str:
-    def build() -> Figure:
-        figure = Figure(figsize=(5.2, 3.0), layout="constrained")
-        draw(figure.subplots())
-        return figure
-
-    return _svg(build, name)
+    return small(draw, name)
 
 
 def _legend(axes: Axes) -> None:
@@ -214,23 +179,3 @@ def _columns(points: LossPoints) -> tuple[list[float], list[float]]:
 def _steps(values: Sequence[int]) -> list[int]:
     """Hold the last value until the end."""
     return [*values, *values[-1:]] or [0]
-
-
-def _svg(build: Callable[[], Figure], name: str) -> str:
-    with mpl.rc_context(_STYLE):
-        buffer = io.StringIO()
-        build().savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _inlined(buffer.getvalue(), name)
-
-
-def _inlined(svg: str, name: str) -> str:
-    """Make the SVG a part of a page: its ids unique, its size and text the page's."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg
-    )
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'xlink:href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    return svg.replace(_INK, "currentColor").strip()
