@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from malletrain.traces.stats import TraceSummary
+
 
 class NodeSeconds(Struct, frozen=True, kw_only=True):
     """Where the node-seconds offered went: the other five add up to it."""
@@ -97,31 +99,6 @@ class PolicyResult(Struct, frozen=True, kw_only=True):
     curves: tuple[CurveComparison, ...]
     #: SHA-256 of the decision journal: equal seeds give equal digests.
     journal_sha256: str
-
-
-class TraceSummary(Struct, frozen=True, kw_only=True):
-    """What the trace offers, whoever uses it; see `traces.stats` for what each figure means."""
-
-    source: str
-    length_s: float
-    nodes: int
-    intervals: int
-    idle_node_s: float
-    mean_idle_nodes: float
-    median_idle_nodes: float
-    #: Of the machine's whole time; None where its size is not known.
-    idle_share: float | None
-    median_interval_s: float
-    mean_interval_s: float
-    p95_interval_s: float
-    #: Upper bounds of the duration classes; the last class is open.
-    duration_bounds_s: tuple[float, ...]
-    #: Shares of the number of intervals, and of the idle time, by duration class.
-    share_of_count: tuple[float, ...]
-    share_of_time: tuple[float, ...]
-    #: How many nodes become idle or leave at one moment: (nodes, moments), sorted.
-    join_sizes: tuple[tuple[int, int], ...]
-    leave_sizes: tuple[tuple[int, int], ...]
 
 
 class ReplayResult(Struct, frozen=True, kw_only=True):
