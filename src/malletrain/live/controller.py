@@ -24,16 +24,14 @@ from malletrain.core.apply import apply, replay
 from malletrain.core.decide import decide, has_news, problem_of
 from malletrain.core.events import (
     AnyEvent,
-    CheckpointSaved,
     Configured,
     DecisionTaken,
     JobFinished,
-    JobNoted,
-    ProgressReported,
     RescaleDone,
     WokeUp,
 )
 from malletrain.core.model import Cluster, Job
+from malletrain.core.pace import QUIET, Pace
 from malletrain.core.problem import Allocator
 from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
 from malletrain.live.alarms import Alarms
@@ -49,8 +47,6 @@ LAST_WORDS_S = 0.5
 _POLL_S = 0.05
 _DAY_S = 86_400.0
 _TRIM_FACTOR = 4
-#: They change what is known, but seldom what is to be done.
-_QUIET = (ProgressReported, CheckpointSaved, JobNoted)
 
 _log = logging.getLogger(__name__)
 
@@ -101,9 +97,7 @@ class Controller:
             counters=self.counters,
         )
         self._since_snapshot = 0
-        self._last_decided_at_s = 0.0
-        #: Something has happened since.
-        self._is_undecided = False
+        self._pace = Pace(self._live.progress_decide_s)
         #: Came while a decision was made, and was not known to its allocator.
         self._late: list[AnyEvent] = []
         self._last_decision: DecisionView | None = None
@@ -375,18 +369,14 @@ class Controller:
     # -- deciding ----------------------------------------------------------------------------------
 
     def _is_decision_due(self, events: Sequence[AnyEvent]) -> bool:
-        self._is_undecided = self._is_undecided or bool(events)
-        if not self._is_undecided:
-            return False
-        due_at_s = self._last_decided_at_s + self._live.progress_decide_s
-        if self.now_s >= due_at_s or any(not isinstance(event, _QUIET) for event in events):
+        if self._pace.is_due(events, self.now_s):
             return True
-        self._alarms.set("decide", due_at_s, self._inbox.has_entries.set)
+        if self._pace.is_owed:
+            self._alarms.set("decide", self._pace.due_at_s, self._inbox.has_entries.set)
         return False
 
     async def _decide(self, events: Sequence[AnyEvent]) -> None:
-        self._last_decided_at_s = self.now_s
-        self._is_undecided = False
+        self._pace.decided(self.now_s)
         self._alarms.cancel("decide")
         try:
             problem = problem_of(self._cluster)
@@ -412,7 +402,7 @@ class Controller:
 
     def _owe_decision(self, late: Sequence[AnyEvent]) -> None:
         """Have another decision follow, by an allocator that knows what came late."""
-        self._late = [event for event in late if not isinstance(event, _QUIET)]
+        self._late = [event for event in late if not isinstance(event, QUIET)]
         if self._late:
             self._inbox.has_entries.set()
 
