@@ -35,6 +35,10 @@ class TraceError(UserError):
     """A line of a trace is no interval: which file, which line, and what it should be."""
 
 
+class WorkloadError(UserError):
+    """A workload is wrong: which file or generator, which job, which key, what it may have."""
+
+
 class ConflictError(UserError):
     """The request does not fit the state as it is now."""
 
