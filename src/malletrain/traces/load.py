@@ -7,10 +7,31 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from malletrain.errors import TraceError
-from malletrain.traces import intervals
+from malletrain.errors import TraceError, UsageError
+from malletrain.traces import intervals, sacct_json, swf, table
+from malletrain.traces.clock import Clock
+from malletrain.traces.derive import derive
+from malletrain.traces.files import Lines, open_lines, without_cut_line
 from malletrain.traces.intervals import IdleInterval
-from malletrain.traces.trace import Trace, TraceOptions
+from malletrain.traces.jobs import JobLog
+from malletrain.traces.tally import Tally
+from malletrain.traces.trace import Trace, TraceFormat, TraceOptions
+
+#: What may be said of a log beside its format.
+_JOB_LOG = {"nodes", "warm_up_s", "drain_s", "outage_s"}
+_APPLICABLE = {
+    TraceFormat.IDLE: {"nodes"},
+    TraceFormat.SWF: {*_JOB_LOG, "processors_per_node"},
+    TraceFormat.SACCT: {*_JOB_LOG, "columns", "time_zone"},
+    TraceFormat.SACCT_JSON: _JOB_LOG,
+    TraceFormat.CSV: {*_JOB_LOG, "columns", "time_zone"},
+}
+_EXPECTED = (
+    "it is none of the logs known: idle intervals (a first line node,idle_from_s,idle_to_s), "
+    "SWF (18 numbers a line, comments begin with ;), sacct -P (a first line with JobID|...; "
+    "without it name the --columns), sacct --json, or CSV (a first line with job_id,...); "
+    "--format says which it is meant to be"
+)
 
 
 def load(path: Path, options: TraceOptions) -> Trace:
@@ -18,34 +39,93 @@ def load(path: Path, options: TraceOptions) -> Trace:
 
     Raises:
         TraceError: a line of it is wrong, or no node is ever idle.
+        UsageError: an option cannot apply to it.
     """
-    with path.open(encoding="utf-8", newline="") as lines:
-        merged, num_merged = _merged(intervals.read(lines, path.name))
+    tally = Tally()
+    with open_lines(path) as lines:
+        format_ = options.format or _format(lines, options)
+        _check(options, format_)
+        if format_ is TraceFormat.IDLE:
+            trace = _idle_log(lines, options, tally)
+        else:
+            log = _job_log(lines, format_, options, tally)
+            trace = derive(log, lines.source, options, tally)
+    if not trace.intervals:
+        raise TraceError(
+            f"{path.name}: no node is ever idle in it, so there is nothing to gain "
+            f"({'; '.join(trace.notes)})"
+        )
+    return trace
+
+
+def _format(lines: Lines, options: TraceOptions) -> TraceFormat:
+    first = lines.first()
+    if first.startswith("{"):
+        return TraceFormat.SACCT_JSON
+    if first.startswith(";") or swf.is_job(first):
+        return TraceFormat.SWF
+    if "idle_from_s" in first:
+        return TraceFormat.IDLE
+    for delimiter, format_ in (("|", TraceFormat.SACCT), (",", TraceFormat.CSV)):
+        if delimiter in first and (options.columns or table.is_header(first, delimiter)):
+            return format_
+    raise TraceError(f"{lines.source}, line 1: {_EXPECTED if first else 'it is empty'}")
+
+
+def _check(options: TraceOptions, format_: TraceFormat) -> None:
+    for name in options.__struct_fields__:
+        value = getattr(options, name)
+        if name == "format" or value is None or value == ():
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if name not in _APPLICABLE[format_]:
+            raise UsageError(f"{option} cannot apply to a log of the format {format_.value}")
+        least = 1 if name in ("nodes", "processors_per_node") else 0
+        if isinstance(value, int | float) and not least <= value < float("inf"):
+            raise UsageError(f"{option} is {value:g}: it must be {least} or more")
+
+
+def _job_log(lines: Lines, format_: TraceFormat, options: TraceOptions, tally: Tally) -> JobLog:
+    if format_ is TraceFormat.SWF:
+        return swf.read(lines, options.processors_per_node, tally)
+    if format_ is TraceFormat.SACCT_JSON:
+        return sacct_json.read(lines, tally)
+    clock = Clock(options.time_zone, tally)
+    read = table.read_sacct if format_ is TraceFormat.SACCT else table.read_csv
+    log = read(lines, options.columns, clock, tally)
+    clock.close()
+    return log
+
+
+def _idle_log(lines: Lines, options: TraceOptions, tally: Tally) -> Trace:
+    read = without_cut_line(intervals.read(lines, lines.source), lines, tally)
+    joined = _joined(read, tally)
+    num_nodes = len({interval.node for interval in joined})
+    if options.nodes is not None and options.nodes < num_nodes:
+        raise UsageError(f"--nodes is {options.nodes}, and the log has {num_nodes} nodes")
     return Trace(
-        source=path.name,
+        source=lines.source,
         origin_epoch_s=None,
-        length_s=max((interval.to_s for interval in merged), default=0.0),
+        length_s=max((interval.to_s for interval in joined), default=0.0),
         num_machine_nodes=options.nodes,
-        intervals=tuple(merged),
-        notes=(f"intervals that began as the node's last one ended, joined: {num_merged:,}",),
+        intervals=joined,
+        notes=tally.notes(),
     )
 
 
-def _merged(sorted_: Iterable[IdleInterval]) -> tuple[list[IdleInterval], int]:
-    merged: dict[str, IdleInterval] = {}
+def _joined(in_order: Iterable[IdleInterval], tally: Tally) -> tuple[IdleInterval, ...]:
+    """Make one interval of those of a node of which each begins as the one before ends."""
     done: list[IdleInterval] = []
-    num_merged = 0
-    for interval in sorted_:
-        last = merged.get(interval.node)
+    last_of: dict[str, IdleInterval] = {}
+    for interval in in_order:
+        last = last_of.get(interval.node)
         if last is not None and last.to_s == interval.from_s:
-            num_merged += 1
-            merged[interval.node] = replace(last, to_s=interval.to_s, end=interval.end)
+            tally.add("intervals that begin as the node's one before ends, joined to it")
+            last_of[interval.node] = replace(last, to_s=interval.to_s, end=interval.end)
             continue
         if last is not None:
             done.append(last)
-        merged[interval.node] = interval
-    done.extend(merged.values())
-    if not done:
-        raise TraceError("no node is ever idle")
+        last_of[interval.node] = interval
+    done.extend(last_of.values())
     done.sort(key=lambda interval: (interval.from_s, interval.node))
-    return done, num_merged
+    return tuple(done)

@@ -1,0 +1,198 @@
+"""From a job log to the intervals in which nodes were idle.
+
+Where the log names a job's nodes, the machine is the nodes that it ever names: whether others
+were there cannot be known. Where it only counts them, a job is placed on the lowest-numbered free
+nodes as it starts, and its nodes are free again as it ends. Schedulers that know no topology do
+the same, and what is idle gathers on the high numbers, in long pieces. A job that finds fewer
+nodes free than it had is placed on those.
+
+Every node is taken to be up all the time, but for outages of the whole machine and maintenance.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from malletrain.errors import TraceError, UsageError
+from malletrain.traces import period
+from malletrain.traces.intervals import IdleInterval, group_of
+from malletrain.traces.jobs import JobLog, JobRecord
+from malletrain.traces.tally import Tally
+from malletrain.traces.trace import Trace, TraceOptions
+
+
+def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Trace:
+    """Return the trace of the nodes that a log's jobs left idle.
+
+    Raises:
+        TraceError: it has no jobs, or no time between its warm-up and its end.
+        UsageError: an option cannot apply to it.
+    """
+    jobs = _in_order(log, tally)
+    if not jobs:
+        notes = "; ".join(tally.notes())
+        raise TraceError(f"{source}: no job of it ever had nodes ({notes or 'it is empty'})")
+    during = period.of_log(log, jobs, options, tally)
+    outage_s = period.DEFAULT_OUTAGE_S if options.outage_s is None else options.outage_s
+    outages = period.outages(jobs, during, outage_s)
+    if any(job.node_ids for job in jobs):
+        nodes, placed = _named(jobs, options, tally)
+    else:
+        nodes, placed = _counted(jobs, log, options, tally)
+    if outages:
+        lost_s = sum(to_s - from_s for from_s, to_s in outages)
+        tally.add(f"outages, {outage_s:,.0f} s or longer without any job", len(outages))
+        tally.add("node-hours of outages, not counted as idle", len(nodes) * lost_s / 3600)
+    tally.say(
+        "every node is taken to be up throughout, for all that a job log says: "
+        "nodes that were down or reserved count as idle"
+    )
+    return Trace(
+        source=source,
+        origin_epoch_s=during[0] if log.has_dates else None,
+        length_s=during[1] - during[0],
+        num_machine_nodes=len(nodes),
+        intervals=tuple(_idle(nodes, placed, during, outages)),
+        notes=tally.notes(),
+    )
+
+
+#: A job's time on its nodes.
+_Placed = tuple[float, float, Sequence[str]]
+
+
+def _in_order(log: JobLog, tally: Tally) -> list[JobRecord]:
+    """Return jobs sorted by start, each once, those that still run ended with the log."""
+    last_s = max(map(_last_known, log.jobs), default=0.0)
+    ordered: list[JobRecord] = []
+    for job in sorted(log.jobs, key=lambda j: (j.started_at_s, j.id, j.ended_at_s or last_s)):
+        is_repeated = bool(ordered) and ordered[-1] == job
+        if is_repeated and (job.node_ids or not log.has_shared_ids):
+            tally.add("lines that repeat another, left out")
+            continue
+        if is_repeated:
+            tally.add("lines that repeat another, kept as tasks of an array")
+        ordered.append(job)
+    return [replace(j, ended_at_s=last_s) if j.ended_at_s is None else j for j in ordered]
+
+
+def _last_known(job: JobRecord) -> float:
+    return max(job.started_at_s, job.ended_at_s or 0.0, job.submitted_at_s or 0.0)
+
+
+def _end(job: JobRecord) -> float:
+    assert job.ended_at_s is not None
+    return job.ended_at_s
+
+
+def _named(
+    jobs: Sequence[JobRecord], options: TraceOptions, tally: Tally
+) -> tuple[list[str], Iterator[_Placed]]:
+    if options.nodes is not None:
+        raise UsageError("--nodes cannot apply: the log names its nodes, and they are the machine")
+    nodes = sorted({node for job in jobs for node in job.node_ids})
+    tally.add("nodes of the machine, all that the log names", len(nodes))
+    if unnamed := sum(not job.node_ids for job in jobs):
+        tally.add("jobs whose nodes are not named while others' are, left out", unnamed)
+    shared = _num_sharing(jobs)
+    if shared:
+        tally.add("jobs that came onto a node which had one; it is idle when all ended", shared)
+    return nodes, ((job.started_at_s, _end(job), job.node_ids) for job in jobs)
+
+
+def _num_sharing(jobs: Sequence[JobRecord]) -> int:
+    busy_until_s: dict[str, float] = {}
+    sharing = 0
+    for job in jobs:
+        ends_s = [busy_until_s.get(node, job.started_at_s) for node in job.node_ids]
+        sharing += any(end_s > job.started_at_s for end_s in ends_s)
+        busy_until_s.update(
+            (node, max(end_s, _end(job))) for node, end_s in zip(job.node_ids, ends_s, strict=True)
+        )
+    return sharing
+
+
+def _counted(
+    jobs: Sequence[JobRecord], log: JobLog, options: TraceOptions, tally: Tally
+) -> tuple[list[str], Iterator[_Placed]]:
+    num_nodes = options.nodes or log.num_machine_nodes
+    if num_nodes is None:
+        num_nodes = _most_at_once(jobs)
+        tally.add("nodes of the machine, the most in use at once; --nodes says better", num_nodes)
+    else:
+        whose = "--nodes" if options.nodes else "the log's header"
+        tally.add(f"nodes of the machine, as {whose} says", num_nodes)
+    tally.say("the log names no nodes: jobs were placed on the lowest-numbered free ones")
+    width = len(str(num_nodes))
+    nodes = [f"n{number:0{width}}" for number in range(1, num_nodes + 1)]
+    return nodes, _on_lowest(jobs, nodes, tally)
+
+
+def _most_at_once(jobs: Sequence[JobRecord]) -> int:
+    changes = [(job.started_at_s, job.nodes) for job in jobs]
+    changes += [(_end(job), -job.nodes) for job in jobs]
+    most = in_use = 0
+    for _, change in sorted(changes):
+        in_use += change
+        most = max(most, in_use)
+    return most
+
+
+def _on_lowest(jobs: Sequence[JobRecord], nodes: list[str], tally: Tally) -> Iterator[_Placed]:
+    free = list(range(len(nodes)))
+    running: list[tuple[float, list[int]]] = []
+    for job in jobs:
+        while running and running[0][0] <= job.started_at_s:
+            for number in heapq.heappop(running)[1]:
+                heapq.heappush(free, number)
+        taken = [heapq.heappop(free) for _ in range(min(job.nodes, len(free)))]
+        heapq.heappush(running, (_end(job), taken))
+        if excess := job.nodes - len(taken):
+            tally.add("jobs that exceed the machine at their start, placed on what was free")
+            run_h = (_end(job) - job.started_at_s) / 3600
+            tally.add("node-hours of jobs beyond the machine, left out", excess * run_h)
+        yield job.started_at_s, _end(job), [nodes[number] for number in taken]
+
+
+def _idle(
+    nodes: Sequence[str],
+    placed: Iterator[_Placed],
+    during: period.Period,
+    outages: Sequence[period.Period],
+) -> list[IdleInterval]:
+    """Return when nodes have no job, but for outages; times from the period's start."""
+    from_s, to_s = during
+    free_from_s = dict.fromkeys(nodes, from_s)
+    pieces: list[tuple[float, str, float]] = []
+    for start_s, end_s, ids in placed:
+        for node in ids:
+            if free_from_s[node] < min(start_s, to_s):
+                pieces.extend(_without(outages, node, free_from_s[node], min(start_s, to_s)))
+            free_from_s[node] = max(free_from_s[node], end_s)
+    for node, free_s in free_from_s.items():
+        if free_s < to_s:
+            pieces.extend(_without(outages, node, free_s, to_s))
+    groups = {node: group_of(node) for node in nodes}
+    return [
+        IdleInterval(node=node, from_s=start_s - from_s, to_s=end_s - from_s, group=groups[node])
+        for start_s, node, end_s in sorted(pieces)
+    ]
+
+
+def _without(
+    outages: Sequence[period.Period], node: str, from_s: float, to_s: float
+) -> Iterator[tuple[float, str, float]]:
+    """Yield what is left of a node's interval beside outages, which are sorted and disjoint."""
+    first = max(bisect_left(outages, (from_s, from_s)) - 1, 0)
+    for out_from_s, out_to_s in outages[first:]:
+        if out_from_s >= to_s:
+            break
+        if from_s < out_from_s:
+            yield from_s, node, out_from_s
+        from_s = max(from_s, out_to_s)
+    if from_s < to_s:
+        yield from_s, node, to_s

@@ -1,0 +1,34 @@
+"""Jobs of a machine's main scheduler, as its logs tell of them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class JobRecord(Struct, frozen=True, kw_only=True):
+    """A job that had nodes; epoch seconds where the log tells the date."""
+
+    id: str
+    submitted_at_s: float | None
+    started_at_s: float
+    #: None: it still ran when the log was written.
+    ended_at_s: float | None
+    nodes: int
+    #: Empty where the log does not name them.
+    node_ids: tuple[str, ...] = ()
+    #: Its nodes are neither idle nor in use.
+    is_maintenance: bool = False
+
+
+class JobLog(Struct, frozen=True, kw_only=True):
+    """All jobs of a log: they have to be sorted by their start before nodes can be derived."""
+
+    jobs: tuple[JobRecord, ...]
+    #: As the log's header says it.
+    num_machine_nodes: int | None = None
+    #: False: times are counted from a moment that the log does not tell.
+    has_dates: bool = True
+    #: It holds every job that ran in a period of time; False: those submitted in it.
+    is_of_period: bool = False
+    #: Tasks of an array may bear one id.
+    has_shared_ids: bool = False
