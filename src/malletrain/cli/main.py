@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from malletrain import __version__
-from malletrain.cli import controller_commands, job_commands, node_commands, watch
+from malletrain.cli import controller_commands, job_commands, node_commands, trace_commands, watch
 from malletrain.errors import MalleTrainError, UsageError, UserError
 
 
@@ -76,3 +76,4 @@ app.command(rich_help_panel=_JOBS)(job_commands.suspend)
 app.command(rich_help_panel=_JOBS)(job_commands.resume)
 app.command(rich_help_panel=_NODES)(node_commands.nodes)
 app.add_typer(node_commands.app, name="node", rich_help_panel=_NODES)
+app.add_typer(trace_commands.app, name="trace", rich_help_panel="Replay")
