@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.core.advisor import advise, explain, is_known, measuring_ends_at_s, scales
+from malletrain.core import advisor
+from malletrain.core.advisor import explain, is_known, measuring_ends_at_s, scales
 from malletrain.core.ledger import JobLedger, Ledger, NodeSeconds
 from malletrain.core.model import (
     Cluster,
@@ -22,10 +23,15 @@ from malletrain.core.model import (
 )
 from malletrain.core.scalability import observe
 from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings
+from malletrain.core.view import View
 
 INFORMED = CoreSettings()
 INVERSE = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.INVERSE_ORDER))
 STATIC = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.STATIC))
+
+
+def advise(state: Cluster, settings: CoreSettings) -> dict[str, Pin]:
+    return advisor.advise(View(msgspec.structs.replace(state, settings=settings)))
 
 
 def job(job_id: str, *, model: str = "", most: int = 64, least: int = 1, owner: str = "") -> Job:
@@ -250,24 +256,23 @@ def test_pins_always_fit(
 def test_a_scale_is_known_by_its_interval_and_its_steps() -> None:
     member = job("a")
     state = cluster(8, member)
-    advisor = INFORMED.advisor
-    assert not is_known(member, 4, state, advisor)
-    assert not is_known(member, 4, measured(state, "a", (4, 10.0), steps=7), advisor)
-    assert is_known(member, 4, measured(state, "a", (4, 10.0), steps=8), advisor)
+    assert not is_known(member, 4, state)
+    assert not is_known(member, 4, measured(state, "a", (4, 10.0), steps=7))
+    assert is_known(member, 4, measured(state, "a", (4, 10.0), steps=8))
     noisy = measured(state, "a", (4, 10.0), steps=8, noise=0.5)
-    assert not is_known(member, 4, noisy, advisor)
-    enough = math.ceil((1.96 * 0.5 / advisor.relative_precision) ** 2)
-    assert is_known(member, 4, measured(state, "a", (4, 10.0), steps=enough, noise=0.5), advisor)
+    assert not is_known(member, 4, noisy)
+    enough = math.ceil((1.96 * 0.5 / INFORMED.advisor.relative_precision) ** 2)
+    assert is_known(member, 4, measured(state, "a", (4, 10.0), steps=enough, noise=0.5))
 
 
 def test_explain_tells_what_is_known_and_what_is_being_measured() -> None:
     state = cluster(80, job("a"))
-    assert "nothing is measured" in explain(state.jobs["a"], state, INFORMED)
+    assert "nothing is measured" in explain(state.jobs["a"], state)
     state = placed(measured(state, "a", (4, 40.0)), {"a": 4})
     state = changed(state, a={"pin": Pin(16, 990.0, "the largest scale first")})
-    text = explain(state.jobs["a"], state, INFORMED)
+    text = explain(state.jobs["a"], state)
     assert "measured on 4 (±0.4%) nodes" in text
-    assert "40 samples/s" in text
+    assert "it should do 39.96 samples/s ± 2%" in text
     assert "held at 16 nodes" in text
     assert "the largest scale first" in text
     assert text.endswith(".")

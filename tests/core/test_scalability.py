@@ -112,8 +112,18 @@ def test_the_reference_rate_is_forgotten_once_anything_is_measured() -> None:
 @given(st.integers(1, 64), st.floats(0.1, 1e6))
 def test_a_point_measured_well_is_on_the_curve(nodes: int, rate: float) -> None:
     curve = fit(observed((nodes, rate), steps=1000), PRIOR)
-    assert curve.rates(64)[nodes] == pytest.approx(rate, rel=1e-6)
+    assert curve.rates(64)[nodes] == pytest.approx(rate, rel=0.0013)
     assert curve.sd(64)[nodes] < 0.015
+
+
+def test_another_report_of_what_is_well_known_leaves_the_curve_as_it_is() -> None:
+    scalability = observed((1, 100.0), (8, 700.0), steps=1000)
+    curve = fit(scalability, PRIOR)
+    for rate in (699.8, 700.1, 700.3):
+        scalability = observe(scalability, 8, rate, (0.05 * rate) ** 2, 10)
+        assert fit(scalability, PRIOR) is curve
+    slower = observe(scalability, 8, 670.0, 1.0, 200)
+    assert fit(slower, PRIOR).rates(8)[8] < 0.995 * curve.rates(8)[8]
 
 
 def test_many_well_measured_points_are_all_on_the_curve() -> None:
@@ -202,20 +212,19 @@ def test_jobs_of_one_model_share_a_curve_and_others_start_from_the_median_model(
         "fast": observed((1, 9000.0)),
     }
     cluster = Cluster(curves=curves)
-    settings = CoreSettings()
-    first = curve_for(cluster, job("a", "slow"), settings)
-    second = curve_for(cluster, job("b", "slow"), settings)
-    unknown = curve_for(cluster, job("c", "new"), settings)
+    first = curve_for(cluster, job("a", "slow"))
+    second = curve_for(cluster, job("b", "slow"))
+    unknown = curve_for(cluster, job("c", "new"))
     assert first == second
-    assert first.rates(1)[1] == pytest.approx(10.0)
-    assert unknown.rates(1)[1] == pytest.approx(100.0)
-    assert curve_for(Cluster(), job("c", "new"), settings).rates(1)[1] == pytest.approx(1.0)
+    assert first.rates(1)[1] == pytest.approx(10.0, rel=0.002)
+    assert unknown.rates(1)[1] == pytest.approx(100.0, rel=0.01)
+    assert curve_for(Cluster(), job("c", "new")).rates(1)[1] == pytest.approx(1.0)
 
 
 def test_the_static_advisor_knows_the_prior_alone() -> None:
-    cluster = Cluster(curves={"m": observed((1, 10.0), (8, 20.0))})
     settings = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.STATIC))
-    assert curve_for(cluster, job("a", "m"), settings) == fit(Scalability(), settings.prior)
+    cluster = Cluster(curves={"m": observed((1, 10.0), (8, 20.0))}, settings=settings)
+    assert curve_for(cluster, job("a", "m")) == fit(Scalability(), settings.prior)
 
 
 def test_arrays_are_shared_and_cannot_be_written() -> None:

@@ -9,20 +9,32 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from malletrain.core.model import Activity, Cluster, Job, Observation, Phase, Pin
+from malletrain.core.model import (
+    Activity,
+    Cluster,
+    Job,
+    JobSpec,
+    Observation,
+    Phase,
+    Pin,
+    Scalability,
+)
 from malletrain.core.objective import utilities
-from malletrain.core.rescale_cost import cost_for
-from malletrain.core.scalability import curve_for
-from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings
+from malletrain.core.scalability import Curve, StatedCurve, curve_for
+from malletrain.core.settings import AdvisorKind, AdvisorSettings
+from malletrain.core.view import View
 
 _NORMAL = statistics.NormalDist()
 
 
-def advise(cluster: Cluster, settings: CoreSettings) -> dict[str, Pin]:
+def advise(view: View) -> dict[str, Pin]:
     """Return all pins that hold from now on, by job id.
 
     A pin ends when its scale is known to the precision asked for, when the budget is spent since
@@ -36,21 +48,24 @@ def advise(cluster: Cluster, settings: CoreSettings) -> dict[str, Pin]:
     - Informed: a turn is one scale, where the answer is worth more than it costs (`_question`).
     - Static and told: no pins.
     """
-    kind = settings.advisor.kind
-    if kind in (AdvisorKind.STATIC, AdvisorKind.TOLD):
+    settings = view.settings.advisor
+    if settings.kind in (AdvisorKind.STATIC, AdvisorKind.TOLD):
         return {}
     pins: dict[str, Pin] = {}
-    room = _Room(cluster, settings)
-    for job in cluster.jobs.values():
-        if job.pin is None or not _may_run(job, cluster):
+    room = cache(partial(_Room, view))  # counted where it is asked for: mostly it is not
+    for job in view.cluster.jobs.values():
+        if job.pin is None or not view.may_run(job):
             continue
-        pin = _continued(job, job.pin, cluster, settings.advisor, room.of(job))
-        if pin is None and kind is AdvisorKind.INVERSE_ORDER:
-            pin = _stepped_down(job, job.pin.nodes, cluster, settings.advisor, room.of(job))
+        pin = _continued(job, job.pin, view, room().of(job))
+        if pin is None and settings.kind is AdvisorKind.INVERSE_ORDER:
+            pin = _stepped_down(job, job.pin.nodes, view, room().of(job))
         if pin is not None:
             pins[job.spec.id] = pin
-            room.take(job, pin.nodes)
-    _start_turns(pins, cluster, settings, room)
+            room().take(job, pin.nodes)
+    if settings.kind is AdvisorKind.INVERSE_ORDER:
+        _start_at_the_top(pins, view, room)
+    else:
+        _ask(pins, view, room)
     return pins
 
 
@@ -59,9 +74,15 @@ def measuring_ends_at_s(pins: dict[str, Pin], settings: AdvisorSettings) -> floa
     return min((_ends_at_s(pin, settings) for pin in pins.values()), default=None)
 
 
-def is_known(job: Job, nodes: int, cluster: Cluster, settings: AdvisorSettings) -> bool:
+def is_known(job: Job, nodes: int, cluster: Cluster) -> bool:
     """Say whether the mean rate on so many nodes is measured to the precision asked for."""
-    observation = _observation(job, nodes, cluster)
+    scalability = cluster.curves.get(job.spec.model_key)
+    return scalability is not None and _is_known(scalability, nodes, cluster.settings.advisor)
+
+
+@lru_cache(maxsize=8192)
+def _is_known(scalability: Scalability, nodes: int, settings: AdvisorSettings) -> bool:
+    observation = next((o for o in scalability.observations if o.nodes == nodes), None)
     return (
         observation is not None
         and observation.count >= settings.min_steps
@@ -69,6 +90,7 @@ def is_known(job: Job, nodes: int, cluster: Cluster, settings: AdvisorSettings) 
     )
 
 
+@lru_cache(maxsize=1024)
 def scales(min_nodes: int, max_nodes: int, count: int) -> tuple[int, ...]:
     """Return up to `count` scales in geometric steps from the largest down to the smallest."""
     if count <= 1:
@@ -78,7 +100,7 @@ def scales(min_nodes: int, max_nodes: int, count: int) -> tuple[int, ...]:
     return tuple(sorted(steps, reverse=True))
 
 
-def explain(job: Job, cluster: Cluster, settings: CoreSettings) -> str:
+def explain(job: Job, cluster: Cluster) -> str:
     """Say in one sentence what is known of the job's scaling and what is being measured."""
     scalability = cluster.curves.get(job.spec.model_key)
     observations = scalability.observations if scalability is not None else ()
@@ -88,7 +110,7 @@ def explain(job: Job, cluster: Cluster, settings: CoreSettings) -> str:
     else:
         known = "nothing is measured of its scaling yet, so a typical curve is assumed"
     if present := len(job.node_ids):
-        curve = curve_for(cluster, job, settings)
+        curve = curve_for(cluster, job)
         rate, sd = curve.rates(present)[present], curve.sd(present)[present]
         known += f"; on its present {present} it should do {rate:.4g} samples/s ± {1.96 * sd:.0%}"
     if job.pin is None:
@@ -96,7 +118,7 @@ def explain(job: Job, cluster: Cluster, settings: CoreSettings) -> str:
     held = "held" if job.pin.reached_at_s is not None else "to be held"
     return (
         f"{known}; it is {held} at {job.pin.nodes} nodes for at most "
-        f"{settings.advisor.budget_s:g} s to measure there: {job.pin.reason}."
+        f"{cluster.settings.advisor.budget_s:g} s to measure there: {job.pin.reason}."
     )
 
 
@@ -106,18 +128,18 @@ class _Room:
     So measuring one job shrinks others at most: it suspends none, and lets none wait.
     """
 
-    def __init__(self, cluster: Cluster, settings: CoreSettings) -> None:
-        self._nodes = sum(node.leaving_at_s is None for node in cluster.nodes.values())
+    def __init__(self, view: View) -> None:
+        self._nodes = view.num_usable
         self._minimum: dict[str, int] = {}
-        runnable = [job for job in cluster.jobs.values() if _may_run(job, cluster)]
-        for job in sorted(runnable, key=lambda job: not job.node_ids):
-            if job.spec.min_nodes <= self._nodes:
-                self._minimum[job.spec.id] = job.spec.min_nodes
-                self._nodes -= job.spec.min_nodes
+        self._left_by_owner = dict(view.settings.quotas)
+        runnable = [job for job in view.claimants if view.may_run(job)]
+        for holds_nodes in (True, False):
+            for job in runnable:
+                if bool(job.node_ids) is holds_nodes and job.spec.min_nodes <= self._nodes:
+                    self._minimum[job.spec.id] = job.spec.min_nodes
+                    self._nodes -= job.spec.min_nodes
+                    self._take_from_owner(job, job.spec.min_nodes)
         self._left = self._nodes
-        self._left_by_owner = dict(settings.quotas)
-        for job_id, nodes in self._minimum.items():
-            self._take_from_owner(cluster.jobs[job_id], nodes)
         self._nodes_by_owner = dict(self._left_by_owner)
 
     def most(self, job: Job) -> int:
@@ -140,20 +162,14 @@ class _Room:
             self._left_by_owner[job.spec.owner] -= nodes
 
 
-def _may_run(job: Job, cluster: Cluster) -> bool:
-    return job.phase is Phase.ACTIVE and job.retry_at_s <= cluster.now_s
-
-
-def _continued(
-    job: Job, pin: Pin, cluster: Cluster, settings: AdvisorSettings, room: int
-) -> Pin | None:
+def _continued(job: Job, pin: Pin, view: View, room: int) -> Pin | None:
     """Return the pin, marked once its scale is reached, or None where it ends."""
-    if pin.nodes > room or is_known(job, pin.nodes, cluster, settings):
+    if pin.nodes > room or is_known(job, pin.nodes, view.cluster):
         return None
     is_there = job.activity is Activity.TRAINING and len(job.node_ids) == pin.nodes
     if is_there and pin.reached_at_s is None:
-        pin = msgspec.structs.replace(pin, reached_at_s=cluster.now_s)
-    return pin if cluster.now_s < _ends_at_s(pin, settings) else None
+        pin = msgspec.structs.replace(pin, reached_at_s=view.now_s)
+    return pin if view.now_s < _ends_at_s(pin, view.settings.advisor) else None
 
 
 def _ends_at_s(pin: Pin, settings: AdvisorSettings) -> float:
@@ -161,84 +177,106 @@ def _ends_at_s(pin: Pin, settings: AdvisorSettings) -> float:
     return began_at_s + settings.budget_s
 
 
-def _stepped_down(
-    job: Job, last: int, cluster: Cluster, settings: AdvisorSettings, room: int
-) -> Pin | None:
-    """Return a pin at the largest scale below the last one that is possible and unknown."""
-    for nodes in scales(job.spec.min_nodes, job.spec.max_nodes, settings.scales):
-        if nodes < last and nodes <= room and not is_known(job, nodes, cluster, settings):
-            return Pin(nodes, cluster.now_s, f"stepping down from {last}")
-    return None
+def _without_turn(pins: dict[str, Pin], view: View) -> Iterator[Job]:
+    """Jobs whose turn may begin, in order of submission.
 
-
-def _start_turns(
-    pins: dict[str, Pin], cluster: Cluster, settings: CoreSettings, room: _Room
-) -> None:
-    """Add pins for jobs whose turn begins, in order of submission."""
-    busy_models = {cluster.jobs[job_id].spec.model_key for job_id in pins}
-    market: _Market | None = None
-    for job in _without_turn(cluster):
-        if len(pins) >= settings.advisor.max_profiling_jobs:
+    They were never profiled: the ledger remembers those that were.
+    """
+    busy_models = {view.cluster.jobs[job_id].spec.model_key for job_id in pins}
+    ledgers = view.cluster.ledger.jobs
+    for job in view.claimants:
+        if len(pins) >= view.settings.advisor.max_profiling_jobs:
             return
-        if job.spec.model_key in busy_models or room.of(job) < job.spec.min_nodes:
+        spec = job.spec
+        if job.pin is not None or spec.model_key in busy_models or not view.may_run(job):
             continue
-        if settings.advisor.kind is AdvisorKind.INVERSE_ORDER:
-            pin = _top(job, cluster, settings.advisor, room)
-        elif _is_settled(job, cluster, settings.advisor):
-            market = market or _Market(cluster, settings)
-            pin = _question(job, cluster, settings, market, room.of(job))
-        else:
-            pin = None
-        if pin is not None:
+        ledger = ledgers.get(spec.id)
+        if ledger is None or ledger.node_s.profiling == 0:
+            yield job
+            if spec.id in pins:
+                busy_models.add(spec.model_key)
+
+
+# -- inverse order ---------------------------------------------------------------------------------
+
+
+def _start_at_the_top(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
+    for job in _without_turn(pins, view):
+        if (pin := _top(job, view, room())) is not None:
             pins[job.spec.id] = pin
-            busy_models.add(job.spec.model_key)
-            room.take(job, pin.nodes)
+            room().take(job, pin.nodes)
 
 
-def _without_turn(cluster: Cluster) -> Iterator[Job]:
-    """Jobs that may run and were never profiled: the ledger remembers those that were."""
-    for job in cluster.jobs.values():
-        if job.pin is None and _may_run(job, cluster):
-            ledger = cluster.ledger.jobs.get(job.spec.id)
-            if ledger is None or ledger.node_s.profiling == 0:
-                yield job
-
-
-def _top(job: Job, cluster: Cluster, settings: AdvisorSettings, room: _Room) -> Pin | None:
+def _top(job: Job, view: View, room: _Room) -> Pin | None:
     """Return a pin at the largest scale the job can have, or the next one that is unknown.
 
     While other pins take too much for that, the turn waits; the job does not.
     """
     largest = min(job.spec.max_nodes, room.most(job))
-    if room.of(job) < largest:
+    if room.of(job) < max(largest, job.spec.min_nodes):
         return None
-    if is_known(job, largest, cluster, settings):
-        return _stepped_down(job, largest, cluster, settings, largest)
-    return Pin(largest, cluster.now_s, "the largest scale first")
+    if is_known(job, largest, view.cluster):
+        return _stepped_down(job, largest, view, largest)
+    return Pin(largest, view.now_s, "the largest scale first")
 
 
-def _is_settled(job: Job, cluster: Cluster, settings: AdvisorSettings) -> bool:
+def _stepped_down(job: Job, last: int, view: View, room: int) -> Pin | None:
+    """Return a pin at the largest scale below the last one that is possible and unknown."""
+    num_scales = view.settings.advisor.scales
+    for nodes in scales(job.spec.min_nodes, job.spec.max_nodes, num_scales):
+        if nodes < last and nodes <= room and not is_known(job, nodes, view.cluster):
+            return Pin(nodes, view.now_s, f"stepping down from {last}")
+    return None
+
+
+# -- informed --------------------------------------------------------------------------------------
+
+
+def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
+    market = cache(partial(_Market, view))
+    # No more than there are, up to a power of two: so that a node more or less changes nothing.
+    limit = 1 << view.num_usable.bit_length()
+    for job in _without_turn(pins, view):
+        doubtful = _doubtful(job.spec, view.curve(job), limit, view.settings.advisor)
+        if not doubtful or not _is_settled(job, view):
+            continue
+        pin = _question(job, doubtful, view, market(), room().of(job))
+        if pin is not None:
+            pins[job.spec.id] = pin
+            room().take(job, pin.nodes)
+
+
+@lru_cache(maxsize=8192)
+def _doubtful(
+    spec: JobSpec, curve: Curve | StatedCurve, limit: int, settings: AdvisorSettings
+) -> tuple[int, ...]:
+    """Return the scales up to the limit that might be asked about."""
+    sd = curve.sd(min(limit, spec.max_nodes))
+    return tuple(
+        nodes
+        for nodes in scales(spec.min_nodes, spec.max_nodes, settings.scales)
+        if nodes < sd.size and sd[nodes] > settings.relative_precision
+    )
+
+
+def _is_settled(job: Job, view: View) -> bool:
     """Say whether the job trains at a scale that it is known at, so that others can be compared."""
-    return job.activity is Activity.TRAINING and is_known(job, len(job.node_ids), cluster, settings)
+    return job.activity is Activity.TRAINING and is_known(job, len(job.node_ids), view.cluster)
 
 
 class _Market:
     """What nodes are worth to other jobs at the moment."""
 
-    def __init__(self, cluster: Cluster, settings: CoreSettings) -> None:
-        held = cluster.owners
-        self._free = sum(
-            node.leaving_at_s is None and node.id not in held for node in cluster.nodes.values()
-        )
+    def __init__(self, view: View) -> None:
+        self._num_free = len(view.free)
         self._hungry = set()
         last_nodes = []
-        for job in cluster.jobs.values():
+        for job in view.cluster.jobs.values():
             nodes = len(job.node_ids)
             if job.phase is Phase.ACTIVE and nodes < job.spec.max_nodes:
                 self._hungry.add(job.spec.id)
             if nodes > job.spec.min_nodes and job.activity is Activity.TRAINING:
-                curve = curve_for(cluster, job, settings)
-                utility = utilities(job, curve, settings.objective, cluster.now_s, nodes)
+                utility = _utilities(job, view, nodes)
                 last_nodes.append(float(utility[nodes] - utility[nodes - 1]))
         self._worth_of_a_node = statistics.median(last_nodes) if last_nodes else 0.0
 
@@ -250,15 +288,19 @@ class _Market:
         and another job could use them.
         """
         if nodes >= 0:
-            return max(0, nodes - self._free) * self._worth_of_a_node
-        is_of_use = self._free == 0 and bool(self._hungry - {job.spec.id})
+            return max(0, nodes - self._num_free) * self._worth_of_a_node
+        is_of_use = self._num_free == 0 and bool(self._hungry - {job.spec.id})
         return nodes * self._worth_of_a_node if is_of_use else 0.0
 
 
+def _utilities(job: Job, view: View, max_nodes: int) -> NDArray[np.float64]:
+    return utilities(job, view.curve(job), view.settings.objective, view.now_s, max_nodes)
+
+
 def _question(
-    job: Job, cluster: Cluster, settings: CoreSettings, market: _Market, room: int
+    job: Job, doubtful: Sequence[int], view: View, market: _Market, room: int
 ) -> Pin | None:
-    """Return a pin at the scale whose measurement pays most, or None where none pays.
+    """Return a pin at the doubtful scale whose measurement pays most, or None where none pays.
 
     With u the utility a second and c the present nodes, moving to n is believed to gain
     d = u(n) - u(c) - price(n - c), give or take s = sd(n) * u(n). Without an answer the better
@@ -267,36 +309,32 @@ def _question(
     nothing. It lasts `answer_life_s`, or as long as the job. The price is a rescale there and back,
     and max(-d, 0) during the budget.
     """
+    settings = view.settings.advisor
     present = len(job.node_ids)
-    limit = min(job.spec.max_nodes, max(room, present))
-    curve = curve_for(cluster, job, settings)
-    sd = curve.sd(limit)
-    doubtful = [
-        nodes
-        for nodes in scales(job.spec.min_nodes, job.spec.max_nodes, settings.advisor.scales)
-        if nodes <= room and nodes != present and sd[nodes] > settings.advisor.relative_precision
-    ]
-    if not doubtful:
+    possible = [nodes for nodes in doubtful if nodes <= room and nodes != present]
+    if not possible:
         return None
-    utility = utilities(job, curve, settings.objective, cluster.now_s, limit)
-    life_s = min(settings.advisor.answer_life_s, _left_s(job, curve.rates(limit)[present]))
-    cost = cost_for(cluster, job)
+    limit = min(job.spec.max_nodes, max(room, present))
+    curve, cost = view.curve(job), view.cost(job)
+    sd = curve.sd(limit)
+    utility = _utilities(job, view, limit)
+    life_s = min(settings.answer_life_s, _left_s(job, curve.rates(limit)[present]))
 
     best: Pin | None = None
     best_surplus = 0.0
-    for nodes in doubtful:
+    for nodes in possible:
         there, here = float(utility[nodes]), float(utility[present])
         change = there - here - market.price(job, nodes - present)
         doubt = float(sd[nodes]) * there
         gain = doubt * _unit_normal_loss(abs(change) / doubt) * life_s
         smaller, larger = min(here, there), max(here, there)
         moves = cost.scale_up_s * smaller + cost.scale_down_s * larger
-        price = moves + max(-change, 0.0) * settings.advisor.budget_s
+        price = moves + max(-change, 0.0) * settings.budget_s
         if gain - price > best_surplus:
             best_surplus = gain - price
             best = Pin(
                 nodes,
-                cluster.now_s,
+                view.now_s,
                 f"its rate there is only known to ±{1.96 * sd[nodes]:.0%}, and knowing it is worth "
                 f"{gain / max(price, 1e-12):.1f} times what it costs",
             )
@@ -312,13 +350,6 @@ def _left_s(job: Job, samples_per_s: float) -> float:
 def _unit_normal_loss(z: float) -> float:
     """Return E[max(X - z, 0)] of a standard normal X."""
     return _NORMAL.pdf(z) - z * (1.0 - _NORMAL.cdf(z))
-
-
-def _observation(job: Job, nodes: int, cluster: Cluster) -> Observation | None:
-    scalability = cluster.curves.get(job.spec.model_key)
-    if scalability is None:
-        return None
-    return next((o for o in scalability.observations if o.nodes == nodes), None)
 
 
 def _half_width(observation: Observation) -> float:

@@ -22,11 +22,11 @@ def explain(cluster: Cluster, job_id: str, allocator: Allocator) -> str:
         return "\n".join(lines)
     # No more than there are: a bound of a million nodes is no reason to predict a million rates.
     most = min(job.spec.max_nodes, max(len(cluster.nodes), job.spec.min_nodes))
-    learning = advisor.explain(job, cluster, cluster.settings)
+    learning = advisor.explain(job, cluster)
     lines.append(learning[0].upper() + learning[1:])
     known = cluster.curves.get(job.spec.model_key)
     if known and known.observations:
-        lines += _what_more_would_do(job, curve_for(cluster, job, cluster.settings), most)
+        lines += _what_more_would_do(job, curve_for(cluster, job), most)
     lines += _why_not_more(cluster, job, allocator)
     return "\n".join(line for line in lines if line)
 

@@ -48,7 +48,7 @@ class StatedScaling(Struct, frozen=True, cache_hash=True):
     scale_down_s: float
 
 
-class JobSpec(Struct, frozen=True):
+class JobSpec(Struct, frozen=True, cache_hash=True):
     """What the user asked for; it never changes after submission."""
 
     id: str
@@ -127,7 +127,7 @@ class Scalability(Struct, frozen=True, cache_hash=True):
     observations: tuple[Observation, ...] = ()
 
 
-class RescaleCost(Struct, frozen=True):
+class RescaleCost(Struct, frozen=True, cache_hash=True):
     """Seconds of progress that a rescale costs its job (learned)."""
 
     scale_up_s: float

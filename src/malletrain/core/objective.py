@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from malletrain.core.settings import ObjectiveKind
 
 #: Samples up to the pace that meets the deadline count this many times as much as those above.
 DEADLINE_FACTOR = 10.0
+
+#: Worths of jobs that are alike, or the same as at the last decision, are one array.
+_REMEMBERED = 16384
 
 _Floats = NDArray[np.float64]
 
@@ -36,11 +40,40 @@ def values(  # noqa: PLR0917 - the symbols of one formula, in its order
     (BFTrainer, section 3.3, where u is the rate). A rescale loses what the job would have done
     meanwhile at its present scale, so a start from nothing loses nothing.
     """
-    utility = utilities(job, curve, kind, now_s, max(max_nodes, current_nodes))
+    spec = job.spec
+    pace = _pace_samples_per_s(job, kind, now_s)
+    return _values(
+        curve,
+        cost,
+        horizon_s,
+        kind,
+        spec.min_nodes,
+        spec.weight,
+        pace,
+        current_nodes,
+        max_nodes,
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _values(  # noqa: PLR0917
+    curve: Curve | StatedCurve,
+    cost: RescaleCost,
+    horizon_s: float,
+    kind: ObjectiveKind,
+    min_nodes: int,
+    weight: float,
+    pace: float,
+    current_nodes: int,
+    max_nodes: int,
+) -> _Floats:
+    size = max(max_nodes, current_nodes)
+    utility = _utilities(curve, kind, min_nodes, weight, pace, size)
     present = float(utility[current_nodes])
     worth = horizon_s * utility[: max_nodes + 1]
     worth[:current_nodes] -= cost.scale_down_s * present
     worth[current_nodes + 1 :] -= cost.scale_up_s * present
+    worth.flags.writeable = False
     return worth
 
 
@@ -60,18 +93,34 @@ def utilities(
     - FAIR: w * m * log2(1 + r(n) / r(m)): the logarithm of proportional fairness, moved so that no
       nodes are worth 0 rather than minus infinity; also 1 a node at the minimum.
     """
+    pace = _pace_samples_per_s(job, kind, now_s)
+    return _utilities(curve, kind, job.spec.min_nodes, job.spec.weight, pace, max_nodes)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _utilities(  # noqa: PLR0917
+    curve: Curve | StatedCurve,
+    kind: ObjectiveKind,
+    min_nodes: int,
+    weight: float,
+    pace: float,
+    max_nodes: int,
+) -> _Floats:
     utility = curve.rates(max_nodes)
     if kind is ObjectiveKind.DEADLINE:
-        pace = _pace_samples_per_s(job, now_s)
         utility = utility + (DEADLINE_FACTOR - 1) * np.minimum(utility, pace)
     elif kind is not ObjectiveKind.SAMPLES:
-        least = job.spec.min_nodes
-        utility = utility / curve.rates(least)[least]
-        utility = least * (np.log2(1.0 + utility) if kind is ObjectiveKind.FAIR else utility)
-    return job.spec.weight * utility
+        utility = utility / curve.rates(min_nodes)[min_nodes]
+        utility = np.log2(1.0 + utility) if kind is ObjectiveKind.FAIR else utility
+        utility = min_nodes * utility
+    utility = weight * utility
+    utility.flags.writeable = False
+    return utility
 
 
-def _pace_samples_per_s(job: Job, now_s: float) -> float:
+def _pace_samples_per_s(job: Job, kind: ObjectiveKind, now_s: float) -> float:
+    if kind is not ObjectiveKind.DEADLINE:
+        return 0.0
     if job.spec.deadline_at_s is None or job.spec.work_samples is None:
         return 0.0
     left_s = job.spec.deadline_at_s - now_s

@@ -21,7 +21,7 @@ from malletrain.core.events import (
 )
 from malletrain.core.model import Cluster, Job, Pin
 from malletrain.core.problem import Allocation
-from malletrain.core.scalability import curve_for
+from malletrain.core.view import View
 
 _CAUSES: dict[type, str] = {
     JobSubmitted: "submitted",
@@ -35,15 +35,16 @@ _CAUSES: dict[type, str] = {
 
 
 def of_decision(
-    cluster: Cluster,
+    view: View,
     actions: Sequence[Action],
     pins: dict[str, Pin],
     allocation: Allocation | None,
     trigger: Sequence[AnyEvent],
 ) -> str:
     """Say what happened, what is done about it and for what, and how good the answer is."""
-    changes = [words for action in actions if (words := _action(cluster, action))]
-    changes += _to_follow(cluster, actions, allocation)
+    cluster = view.cluster
+    changes = [words for action in actions if (words := _action(view, action))]
+    changes += _to_follow(view, actions, allocation)
     changes += [
         f"{cluster.jobs[job_id].spec.name} is held at {nodes_word(pin.nodes)}: {pin.reason}"
         for job_id, pin in pins.items()
@@ -56,31 +57,30 @@ def of_decision(
     return f"{cause}: {words}" if cause else words
 
 
-def _to_follow(
-    cluster: Cluster, actions: Sequence[Action], allocation: Allocation | None
-) -> list[str]:
+def _to_follow(view: View, actions: Sequence[Action], allocation: Allocation | None) -> list[str]:
     """Name who gets what others give up, once it is free."""
     ordered = {action.job_id for action in actions if isinstance(action, Rescale)}
     if not ordered or allocation is None:
         return []
     return [
-        f"then {_change(cluster, job, count)}"
+        f"then {_change(view, job, count)}"
         for job_id, count in allocation.counts.items()
-        if job_id not in ordered
-        and (job := cluster.jobs.get(job_id)) is not None
+        if count
+        and job_id not in ordered
+        and (job := view.cluster.jobs.get(job_id)) is not None
         and job.rescaling is None
         and count > len(job.node_ids)
     ]
 
 
-def _change(cluster: Cluster, job: Job, after: int) -> str:
+def _change(view: View, job: Job, after: int) -> str:
     """Name the node counts, and what they are believed to change where that was measured."""
     before = len(job.node_ids)
     words = f"{job.spec.name} {before}\N{RIGHTWARDS ARROW}{nodes_word(after)}"
-    known = cluster.curves.get(job.spec.model_key)
+    known = view.cluster.curves.get(job.spec.model_key)
     if not known or not known.observations:
         return f"{words}, not measured yet"
-    rates = curve_for(cluster, job, cluster.settings).rates(max(before, after))
+    rates = view.curve(job).rates(max(before, after))
     return f"{words}, {rates[after] - rates[before]:+,.0f} samples/s"
 
 
@@ -115,17 +115,17 @@ def nodes_word(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
-def _action(cluster: Cluster, action: Action) -> str:
+def _action(view: View, action: Action) -> str:
     match action:
         case Rescale(job_id, _, node_ids):
-            job = cluster.jobs[job_id]
+            job = view.cluster.jobs[job_id]
             if job.is_broken and node_ids:
                 return f"{job.spec.name} goes on with {nodes_word(len(node_ids))}"
             if not node_ids:
                 return f"{job.spec.name} leaves its {nodes_word(len(job.node_ids))}, state saved"
-            return _change(cluster, job, len(node_ids))
+            return _change(view, job, len(node_ids))
         case Stop(job_id):
-            return f"{cluster.jobs[job_id].spec.name} is ended"
+            return f"{view.cluster.jobs[job_id].spec.name} is ended"
         case ReleaseNodes(node_ids):
             return f"{nodes_word(len(node_ids))} given back early"
         case _:

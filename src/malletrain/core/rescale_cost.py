@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from malletrain.core.model import Cluster, Job, RescaleCost
+from malletrain.core.rounding import rounded
 from malletrain.core.settings import AdvisorKind, PriorSettings
 
 #: The key of what all models together have shown: what is assumed of one never rescaled.
@@ -11,6 +14,9 @@ ANY_MODEL = ""
 #: A learned cost never rests on more rescales than this, so that a changed cost is learned too.
 MEMORY_RESCALES = 20.0
 
+#: What is decided by is one of a scale of costs with this step between them: stalls differ more.
+_STEP = 0.05
+
 
 def prior_cost(prior: PriorSettings) -> RescaleCost:
     """Return the cost assumed of a model that was never rescaled."""
@@ -18,13 +24,21 @@ def prior_cost(prior: PriorSettings) -> RescaleCost:
 
 
 def cost_for(cluster: Cluster, job: Job) -> RescaleCost:
-    """Return the cost to decide by: stated, else of its model, else of all models, else assumed."""
+    """Return the cost to decide by: stated, else of its model, else of all models, else assumed.
+
+    What was learned is rounded.
+    """
     stated = job.spec.stated
     if stated is not None and cluster.settings.advisor.kind is AdvisorKind.TOLD:
         return RescaleCost(stated.scale_up_s, stated.scale_down_s)
     costs = cluster.rescale_costs
     known = costs.get(job.spec.model_key) or costs.get(ANY_MODEL)
-    return known or prior_cost(cluster.settings.prior)
+    return _rounded(known) if known else prior_cost(cluster.settings.prior)
+
+
+@lru_cache(maxsize=4096)
+def _rounded(cost: RescaleCost) -> RescaleCost:
+    return RescaleCost(rounded(cost.scale_up_s, _STEP), rounded(cost.scale_down_s, _STEP))
 
 
 def learned(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from malletrain.core.model import Cluster, Job, Observation, Scalability, StatedScaling
-from malletrain.core.settings import AdvisorKind, CoreSettings, PriorSettings
+from malletrain.core.rounding import rounded
+from malletrain.core.settings import AdvisorKind, PriorSettings
 
 #: No scale's mean rests on more steps than this, so a changed speed takes over in about as many.
 MEMORY_STEPS = 1000
@@ -24,6 +25,14 @@ _SLOPES = np.arange(0.02, 1.25, 0.04)
 _SLOPE_NODES = 16.0
 #: A step's relative deviation that an observation starts from, as if one step had shown it.
 _STEP_SD = 0.1
+#: Curves are computed for so many nodes at least.
+_LEAST_SIZE = 64
+#: Curves are fitted to rates and to noise (a variance) of scales with these steps between them, so
+#: that most reports leave the curve as it is. Both are far below what the noise itself blurs.
+_RATE_STEP = 0.0025
+_NOISE_STEP = 0.25
+#: So is the rate that a model never measured is taken to have.
+_REFERENCE_STEP = 0.01
 
 _Floats = NDArray[np.float64]
 _Belief = tuple[_Floats, _Floats]
@@ -61,8 +70,16 @@ def _merged(old: Observation, new: Observation) -> Observation:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Evidence(Struct, frozen=True, cache_hash=True):
+    """What an observation says of the curve, rounded."""
+
+    nodes: int
+    log_rate: float
+    #: Variance of the observed log rate around the true one.
+    noise: float
+
+
+class Curve(Struct, frozen=True, cache_hash=True):
     """The belief about a model's throughput at every scale, given what was measured.
 
     With s(n) the seconds a sample takes, the model is
@@ -83,7 +100,7 @@ class Curve:
     that fit the data, with the spread among them as uncertainty.
     """
 
-    scalability: Scalability
+    evidence: tuple[Evidence, ...]
     prior: PriorSettings
     #: One-node rate (samples/s) assumed as long as nothing was measured.
     reference_rate: float = 1.0
@@ -104,21 +121,37 @@ class Curve:
 
     def _belief(self, max_nodes: int) -> _Belief:
         # Rounded up to a power of two: callers ask for as many nodes as there are just now.
-        size = 1 << max(max_nodes - 1, 0).bit_length()
-        return _belief(self.scalability, self.prior, self.reference_rate, size)
+        size = max(_LEAST_SIZE, 1 << max(max_nodes - 1, 0).bit_length())
+        return _belief(self, size)
 
 
+@lru_cache(maxsize=8192)
 def fit(scalability: Scalability, prior: PriorSettings, reference_rate: float = 1.0) -> Curve:
-    """Return the curve that the observations suggest.
+    """Return the curve that the observations suggest, rounded.
 
     `reference_rate` only matters without any observation: the curve is then that of the prior,
     scaled to it.
     """
-    return Curve(scalability, prior, 1.0 if scalability.observations else reference_rate)
+    evidence = tuple(_evidence(o, prior) for o in scalability.observations)
+    return _curve(evidence, prior, 1.0 if evidence else reference_rate)
 
 
-@dataclass(frozen=True, slots=True)
-class StatedCurve:
+def _evidence(observation: Observation, prior: PriorSettings) -> Evidence:
+    count = observation.count
+    relative = observation.variance / observation.samples_per_s**2
+    step_variance = (count * relative + _STEP_SD**2) / (count + 1)
+    return Evidence(
+        nodes=observation.nodes,
+        log_rate=math.log(rounded(observation.samples_per_s, _RATE_STEP)),
+        noise=rounded(step_variance / count + prior.noise_floor**2, _NOISE_STEP),
+    )
+
+
+#: Equal curves are one object: what is remembered of it is found fast.
+_curve = lru_cache(maxsize=8192)(Curve)
+
+
+class StatedCurve(Struct, frozen=True, cache_hash=True):
     """What a user states of a job's throughput, believed to the letter."""
 
     stated: StatedScaling
@@ -141,37 +174,49 @@ def _stated_rates(stated: StatedScaling, max_nodes: int) -> _Floats:
     return _read_only(np.interp(at, (0, *stated.nodes), (0.0, *stated.samples_per_s)))
 
 
-def curve_for(cluster: Cluster, job: Job, settings: CoreSettings) -> Curve | StatedCurve:
+def curve_for(cluster: Cluster, job: Job) -> Curve | StatedCurve:
     """Return the curve to decide by for a job: evidence is pooled among jobs of its model.
 
-    A model that was never measured is taken to have the median one-node rate of those that were,
-    so that it is neither favoured nor starved. The static advisor knows the prior alone, the told
-    one what was stated.
+    The static advisor knows the prior alone, the told one what was stated.
     """
+    return known_curve(cluster, job) or unknown_curve(cluster)
+
+
+def known_curve(cluster: Cluster, job: Job) -> Curve | StatedCurve | None:
+    """Return the curve for a job where something is known of it, or where nothing may be."""
+    settings = cluster.settings
     if settings.advisor.kind is AdvisorKind.TOLD and job.spec.stated is not None:
         return StatedCurve(job.spec.stated)
     if settings.advisor.kind is AdvisorKind.STATIC:
         return fit(Scalability(), settings.prior)
     scalability = cluster.curves.get(job.spec.model_key)
-    if scalability is not None and scalability.observations:
-        return fit(scalability, settings.prior)
-    known = tuple(s for s in cluster.curves.values() if s.observations)
-    return fit(Scalability(), settings.prior, _median_one_node_rate(known, settings.prior))
+    if scalability is None or not scalability.observations:
+        return None
+    return fit(scalability, settings.prior)
+
+
+def unknown_curve(cluster: Cluster) -> Curve:
+    """Return the curve for a model that was never measured.
+
+    It is taken to have the median one-node rate of those that were, so that it is neither
+    favoured nor starved.
+    """
+    prior = cluster.settings.prior
+    return fit(Scalability(), prior, _median_one_node_rate(tuple(cluster.curves.values()), prior))
 
 
 @lru_cache(maxsize=64)
-def _median_one_node_rate(known: tuple[Scalability, ...], prior: PriorSettings) -> float:
-    return statistics.median(float(fit(s, prior).rates(1)[1]) for s in known) if known else 1.0
+def _median_one_node_rate(models: tuple[Scalability, ...], prior: PriorSettings) -> float:
+    rates = [float(fit(s, prior).rates(1)[1]) for s in models if s.observations]
+    return rounded(statistics.median(rates), _REFERENCE_STEP) if rates else 1.0
 
 
-@lru_cache(maxsize=2048)
-def _belief(
-    scalability: Scalability, prior: PriorSettings, reference_rate: float, max_nodes: int
-) -> _Belief:
+@lru_cache(maxsize=4096)
+def _belief(curve: Curve, max_nodes: int) -> _Belief:
     """Return rates and their relative standard deviation by nodes, read-only."""
-    if scalability.observations:
-        return _posterior_belief(scalability.observations, prior, max_nodes)
-    return _prior_belief(prior, reference_rate, max_nodes)
+    if curve.evidence:
+        return _posterior_belief(curve.evidence, curve.prior, max_nodes)
+    return _prior_belief(curve.prior, curve.reference_rate, max_nodes)
 
 
 def _prior_belief(prior: PriorSettings, reference_rate: float, max_nodes: int) -> _Belief:
@@ -181,18 +226,18 @@ def _prior_belief(prior: PriorSettings, reference_rate: float, max_nodes: int) -
 
 
 def _posterior_belief(
-    observations: tuple[Observation, ...], prior: PriorSettings, max_nodes: int
+    evidence: tuple[Evidence, ...], prior: PriorSettings, max_nodes: int
 ) -> _Belief:
     """Average universal kriging over the step-time models, weighed by their likelihood."""
-    at = np.array([o.nodes for o in observations]) - 1
-    log_rates = np.log([o.samples_per_s for o in observations])
+    at = np.array([e.nodes for e in evidence]) - 1
+    log_rates = np.array([e.log_rate for e in evidence])
     limit = max(max_nodes, int(at[-1]) + 1)
     doublings = _doublings(limit)
     shapes = _shapes(limit)
 
     residual = prior.residual_sd**2
     covariance = residual * np.minimum.outer(doublings[at], doublings[at])
-    covariance[np.diag_indices_from(covariance)] += _noise(observations, prior)
+    covariance[np.diag_indices_from(covariance)] += [e.noise for e in evidence]
     precision = np.linalg.inv(covariance)
     total = precision.sum()
 
@@ -227,14 +272,6 @@ def _read_only(by_nodes: _Floats) -> _Floats:
     padded = np.concatenate(([0.0], by_nodes))
     padded.flags.writeable = False
     return padded
-
-
-def _noise(observations: tuple[Observation, ...], prior: PriorSettings) -> _Floats:
-    """Return the variance of each observed log rate around the true one."""
-    relative = np.array([o.variance / o.samples_per_s**2 for o in observations])
-    counts = np.array([o.count for o in observations], dtype=np.float64)
-    step_variance: _Floats = (counts * relative + _STEP_SD**2) / (counts + 1)
-    return step_variance / counts + prior.noise_floor**2
 
 
 @lru_cache(maxsize=16)

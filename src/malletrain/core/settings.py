@@ -27,7 +27,7 @@ class AdvisorKind(enum.Enum):
     TOLD = "told"
 
 
-class AdvisorSettings(Struct, frozen=True, kw_only=True):
+class AdvisorSettings(Struct, frozen=True, kw_only=True, cache_hash=True):
     kind: AdvisorKind = AdvisorKind.INFORMED
     #: At most this many jobs are held at a scale for measuring at once.
     max_profiling_jobs: int = 4
