@@ -143,7 +143,7 @@ def _node_s(offered: float, skill: float) -> NodeSeconds:
 def _job(
     index: int, curves: Sequence[str], skill: float, chance: Random, is_endless: bool
 ) -> JobResult:
-    curve = curves[min(int(chance.expovariate(0.9)), len(curves) - 1)]
+    curve = curves[index % len(curves)]
     submitted_at_s = index * 300.0 % (0.8 * DAY_S)
     ends_at_s = submitted_at_s + chance.lognormvariate(8.6, 1.0) / skill**3
     is_over = ends_at_s < DAY_S and not is_endless

@@ -95,7 +95,7 @@ def test_the_headline_is_for_an_administrator() -> None:
     assert "MalleTrain would have trained in" in text
     assert "(mean of 3 seeds)" in text
     assert "dedicated nodes" in text
-    assert "held 0.84 s longer on average" in text
+    assert "held for 0.84 s on average" in text
 
 
 def test_what_is_not_known_is_not_said() -> None:

@@ -18,6 +18,10 @@ COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b
 OTHERS_COLOUR = "#9a9a9a"
 #: Stands for the page's text colour until the SVG is written.
 INK = "#010203"
+#: Of a figure as wide as the page.
+WIDTH_IN = 9.6
+#: 50,000 and 0.25 along an axis.
+PLAIN_NUMBERS = "{x:,.10g}"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "malletrain",
@@ -58,6 +62,18 @@ def small(draw: Callable[[Axes], None], name: str) -> str:
         return figure
 
     return svg(build, name)
+
+
+def legend_above(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2)
+
+
+def short(name: str) -> str:
+    """Cut a name of a user's making to what a legend has room for."""
+    shown = name if len(name) <= 28 else f"{name[:27]}\N{HORIZONTAL ELLIPSIS}"
+    # Matplotlib leaves labels that begin with an underscore out of legends.
+    return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
 
 
 def _inlined(drawn: str, name: str) -> str:

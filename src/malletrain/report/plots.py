@@ -15,7 +15,15 @@ from matplotlib.ticker import (
 )
 
 from malletrain.report.data import JobReport, LossPoints, MarkKind, RunReport
-from malletrain.report.figures import COLOURS, INK, OTHERS_COLOUR, small, svg
+from malletrain.report.figures import (
+    COLOURS,
+    INK,
+    OTHERS_COLOUR,
+    WIDTH_IN,
+    legend_above,
+    small,
+    svg,
+)
 
 _MARKS = {
     MarkKind.JOINED: ("^", "#009e73"),
@@ -71,11 +79,11 @@ def nodes_over_time(run: RunReport) -> str:
         axes.set_ylabel("nodes")
         axes.set_ylim(0, max([*offered, 1]) * 1.04)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2)
+        legend_above(axes)
         _draw_marks(below, run)
 
     def build() -> Figure:
-        figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+        figure = Figure(figsize=(WIDTH_IN, 4.4), layout="constrained")
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
         draw(axes, below)
         below.set_xlim(0, max(run.elapsed_s, 1.0))

@@ -55,7 +55,7 @@ def more(gain: Gain | None) -> str:
 def more_in_parts(gain: Gain | None) -> tuple[str, str]:
     if gain is None:
         return NO_FIGURE, ""
-    mean = f"{gain.mean:+.1%}".replace("-", _MINUS)
+    mean = f"{gain.mean:+z.1%}".replace("-", _MINUS)
     if gain.high is None:
         return mean, ""
     half = 100 * (gain.high - gain.mean)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from malletrain.report.gains import Gain, gain
 from malletrain.sim.results import JobResult, NodeSeconds, PolicyResult, ReplayResult
 
-#: Uses of a node-second offered, as fields of `NodeSeconds`, with their meaning.
+#: Uses of a node-second offered, as fields of `NodeSeconds`: what they are called, and mean.
 USES = {
-    "training": "steps that were kept",
-    "profiling": "steps that were kept, at a scale chosen in order to learn",
-    "rescaling": "starting, growing, shrinking, and standing still meanwhile",
-    "preempted": "steps that had to be done again after nodes were lost",
-    "idle": "held by no job",
+    "training": ("training", "steps that were kept"),
+    "profiling": ("profiling", "steps that were kept, at a scale chosen in order to learn"),
+    "rescaling": ("rescaling", "starting, growing, shrinking, and standing still meanwhile"),
+    "preempted": ("lost", "steps that had to be done again after nodes were taken"),
+    "idle": ("idle", "held by no job"),
 }
 
 
@@ -50,6 +50,22 @@ class Outcome:
     @property
     def samples(self) -> float:
         return self.mean(lambda run: run.done_samples)
+
+    @property
+    def redone_samples(self) -> float:
+        return self.mean(lambda run: run.redone_samples)
+
+    @property
+    def scale_ups(self) -> float:
+        return self.mean(lambda run: run.scale_ups)
+
+    @property
+    def scale_downs(self) -> float:
+        return self.mean(lambda run: run.scale_downs)
+
+    @property
+    def losses(self) -> float:
+        return self.mean(lambda run: run.losses)
 
     @property
     def finished(self) -> float:

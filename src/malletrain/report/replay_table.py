@@ -62,8 +62,9 @@ def _felt(main: Outcome) -> str:
     if not main.longest_overtime_s:
         return "No node was held after the main scheduler had asked for it."
     return (
-        f"A node that the main scheduler asked for was held {say.duration(main.mean_overtime_s)} "
-        f"longer on average, {say.duration(main.longest_overtime_s)} at most."
+        f"The nodes that the main scheduler took back were held for "
+        f"{say.duration(main.mean_overtime_s)} on average after it had asked for them, "
+        f"{say.duration(main.longest_overtime_s)} at most."
     )
 
 
