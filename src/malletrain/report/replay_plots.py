@@ -188,8 +188,8 @@ def fragments(result: ReplayResult) -> str:
                 "leave": [leaves[power] for power in powers],
             },
         )
+        sizes.set_ylim(0.7, 2 * max([*joins.values(), *leaves.values(), 1]))
         sizes.set_yscale("log")
-        sizes.set_ylim(bottom=0.7)
         sizes.yaxis.set_major_formatter(PLAIN_NUMBERS)
         sizes.yaxis.set_minor_formatter(NullFormatter())
         sizes.set_ylabel("moments")
@@ -249,14 +249,15 @@ def curve(comparison: CurveComparison, name: str) -> str:
         axes.plot(nodes_of, believed, color=COLOURS[0], label="learned, 95% interval")
         axes.plot(nodes_of, true, color=INK, linestyle=":", label="true")
         measured = [n for n in comparison.measured_nodes if n <= max(nodes_of)]
-        axes.scatter(
-            measured,
-            np.interp(measured, nodes_of, believed),
-            color=COLOURS[0],
-            edgecolor=INK,
-            zorder=3,
-            label="measured here",
-        )
+        if measured:
+            axes.scatter(
+                measured,
+                np.interp(measured, nodes_of, believed),
+                color=COLOURS[0],
+                edgecolor=INK,
+                zorder=3,
+                label="measured here",
+            )
         axes.set_xlabel("nodes")
         axes.set_ylabel(f"{word} samples/s".strip())
         # An interval of a scale never tried may be as wide as the prior's: it may leave the figure.
