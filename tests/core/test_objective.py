@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.core.model import Job, JobSpec, RescaleCost, Scalability
-from malletrain.core.objective import DEADLINE_FACTOR, utilities, values
+from malletrain.core.objective import DEADLINE_FACTOR, aim_of, utilities, values
 from malletrain.core.scalability import Curve, fit, observe
 from malletrain.core.settings import ObjectiveKind, PriorSettings
 
@@ -43,9 +43,8 @@ def job(
 def test_samples_are_worth_what_the_papers_say(
     current: int, max_nodes: int, horizon_s: float
 ) -> None:
-    worth = values(
-        job(weight=2.0), curve(), COST, horizon_s, ObjectiveKind.SAMPLES, 0.0, current, max_nodes
-    )
+    aim = aim_of(job(weight=2.0), ObjectiveKind.SAMPLES, 0.0)
+    worth = values(aim, curve(), COST, horizon_s, current, max_nodes)
     rates = curve().rates(16)
     assert worth.shape == (max_nodes + 1,)
     for nodes in range(max_nodes + 1):
@@ -58,7 +57,7 @@ def test_samples_are_worth_what_the_papers_say(
 def test_no_nodes_are_worth_nothing_to_a_waiting_job_and_any_are_worth_more(
     kind: ObjectiveKind,
 ) -> None:
-    worth = values(job(), curve(), COST, 60.0, kind, 0.0, 0, 16)
+    worth = values(aim_of(job(), kind, 0.0), curve(), COST, 60.0, 0, 16)
     assert worth[0] == 0
     assert np.all(np.diff(worth[:9]) > 0)
     assert np.all(np.isfinite(worth))
@@ -66,22 +65,22 @@ def test_no_nodes_are_worth_nothing_to_a_waiting_job_and_any_are_worth_more(
 
 @pytest.mark.parametrize("kind", [ObjectiveKind.SPEEDUP, ObjectiveKind.FAIR])
 def test_a_slow_model_is_worth_as_much_as_a_fast_one(kind: ObjectiveKind) -> None:
-    slow = utilities(job(), curve(10.0), kind, 0.0, 16)
-    fast = utilities(job(), curve(90_000.0), kind, 0.0, 16)
+    slow = utilities(aim_of(job(), kind, 0.0), curve(10.0), 16)
+    fast = utilities(aim_of(job(), kind, 0.0), curve(90_000.0), 16)
     assert slow == pytest.approx(fast, rel=0.004)
 
 
 def test_speedup_is_that_over_the_fewest_nodes_which_count_one_each() -> None:
-    speedup = utilities(job(), curve(), ObjectiveKind.SPEEDUP, 0.0, 8)
+    speedup = utilities(aim_of(job(), ObjectiveKind.SPEEDUP, 0.0), curve(), 8)
     assert speedup[1] == pytest.approx(1.0)
     assert speedup[8] == pytest.approx(6.0, rel=0.05)
-    from_two = utilities(job(min_nodes=2), curve(), ObjectiveKind.SPEEDUP, 0.0, 8)
+    from_two = utilities(aim_of(job(min_nodes=2), ObjectiveKind.SPEEDUP, 0.0), curve(), 8)
     assert from_two[2] == pytest.approx(2.0)
     assert from_two[8] < 8
 
 
 def test_fair_gives_the_first_node_to_the_job_that_has_none() -> None:
-    fair = utilities(job(), curve(), ObjectiveKind.FAIR, 0.0, 8)
+    fair = utilities(aim_of(job(), ObjectiveKind.FAIR, 0.0), curve(), 8)
     assert fair[1] - fair[0] == pytest.approx(1.0)
     assert fair[1] - fair[0] > 2 * (fair[8] - fair[7])
 
@@ -90,7 +89,7 @@ def test_samples_up_to_the_pace_of_the_deadline_count_more() -> None:
     # 30,000 samples are left for 100 s: a pace of 300 samples/s.
     due = job(work_samples=40_000.0, done_samples=10_000.0, deadline_at_s=150.0)
     rates = curve().rates(8)
-    urgent = utilities(due, curve(), ObjectiveKind.DEADLINE, 50.0, 8)
+    urgent = utilities(aim_of(due, ObjectiveKind.DEADLINE, 50.0), curve(), 8)
     assert urgent[1] == pytest.approx(DEADLINE_FACTOR * rates[1])
     assert urgent[8] == pytest.approx(rates[8] + (DEADLINE_FACTOR - 1) * 300.0)
 
@@ -98,14 +97,16 @@ def test_samples_up_to_the_pace_of_the_deadline_count_more() -> None:
 def test_a_missed_deadline_stays_urgent_and_none_is_not() -> None:
     rates = curve().rates(8)
     missed = job(work_samples=1e6, deadline_at_s=10.0)
-    assert utilities(missed, curve(), ObjectiveKind.DEADLINE, 20.0, 8) == pytest.approx(
+    assert utilities(aim_of(missed, ObjectiveKind.DEADLINE, 20.0), curve(), 8) == pytest.approx(
         DEADLINE_FACTOR * rates
     )
     for relaxed in (job(), job(deadline_at_s=10.0), job(work_samples=1e6)):
-        assert utilities(relaxed, curve(), ObjectiveKind.DEADLINE, 20.0, 8) == pytest.approx(rates)
+        assert utilities(
+            aim_of(relaxed, ObjectiveKind.DEADLINE, 20.0), curve(), 8
+        ) == pytest.approx(rates)
 
 
 def test_the_shared_rates_are_not_written_to() -> None:
     before = curve().rates(8).copy()
-    values(job(), curve(), COST, 60.0, ObjectiveKind.SAMPLES, 0.0, 4, 8)
+    values(aim_of(job(), ObjectiveKind.SAMPLES, 0.0), curve(), COST, 60.0, 4, 8)
     assert np.array_equal(curve().rates(8), before)

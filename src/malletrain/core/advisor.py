@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.core.model import (
     Activity,
@@ -276,7 +274,7 @@ class _Market:
             if job.phase is Phase.ACTIVE and nodes < job.spec.max_nodes:
                 self._hungry.add(job.spec.id)
             if nodes > job.spec.min_nodes and job.activity is Activity.TRAINING:
-                utility = _utilities(job, view, nodes)
+                utility = utilities(view.aim(job), view.curve(job), nodes)
                 last_nodes.append(float(utility[nodes] - utility[nodes - 1]))
         self._worth_of_a_node = statistics.median(last_nodes) if last_nodes else 0.0
 
@@ -291,10 +289,6 @@ class _Market:
             return max(0, nodes - self._num_free) * self._worth_of_a_node
         is_of_use = self._num_free == 0 and bool(self._hungry - {job.spec.id})
         return nodes * self._worth_of_a_node if is_of_use else 0.0
-
-
-def _utilities(job: Job, view: View, max_nodes: int) -> NDArray[np.float64]:
-    return utilities(job, view.curve(job), view.settings.objective, view.now_s, max_nodes)
 
 
 def _question(
@@ -317,7 +311,7 @@ def _question(
     limit = min(job.spec.max_nodes, max(room, present))
     curve, cost = view.curve(job), view.cost(job)
     sd = curve.sd(limit)
-    utility = _utilities(job, view, limit)
+    utility = utilities(view.aim(job), curve, limit)
     life_s = min(settings.answer_life_s, _left_s(job, curve.rates(limit)[present]))
 
     best: Pin | None = None

@@ -7,12 +7,15 @@ a snapshot: `decide` reconciles its answer with the newest state, which may have
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from malletrain.core import advisor, horizon, objective, placement, reasons
 from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import AnyEvent, DecisionTaken
-from malletrain.core.model import Cluster, Job, Pin
+from malletrain.core.model import Cluster, Job, JobSpec, Pin, RescaleCost
+from malletrain.core.objective import Aim
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
+from malletrain.core.scalability import Curve, StatedCurve
 from malletrain.core.view import View
 
 
@@ -66,54 +69,48 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
     jobs = [job for job in view.claimants if job.spec.id not in pins]
     if not jobs or not view.num_usable:
         return None
-    horizon_s = _horizon_s(view, jobs)
+    costs = [view.cost(job) for job in jobs]
+    mean_up_s = sum([cost.scale_up_s for cost in costs]) / len(costs)
+    horizon_s = horizon.horizon_s(view.cluster.stability, mean_up_s, view.settings.horizon)
     quotas = dict(view.settings.quotas)
     for job_id, pin in pins.items():
         if (owner := view.cluster.jobs[job_id].spec.owner) in quotas:
             quotas[owner] -= pin.nodes
     return Problem(
-        claims=tuple([_claim(view, job, horizon_s) for job in jobs]),
+        claims=tuple(
+            [_claim(view, job, cost, horizon_s) for job, cost in zip(jobs, costs, strict=True)]
+        ),
         nodes=view.num_usable - sum(pin.nodes for pin in pins.values()),
         horizon_s=horizon_s,
         quotas=quotas,
     )
 
 
-def _claim(view: View, job: Job, horizon_s: float) -> Claim:
+def _claim(view: View, job: Job, cost: RescaleCost, horizon_s: float) -> Claim:
     """Say what the job would make of each number of nodes."""
     spec = job.spec
     current = len(view.staying(job.held_node_ids if _is_growing(job) else job.node_ids))
-    most = min(spec.max_nodes, max(len(view.cluster.nodes), spec.min_nodes))
+    most = min(spec.max_nodes, max(view.num_nodes, spec.min_nodes))
     if job.retry_at_s > view.now_s:
         most = min(most, max(current, spec.min_nodes))
     current = min(current, most)
-    values = objective.values(
-        job,
-        view.curve(job),
-        view.cost(job),
-        horizon_s,
-        view.settings.objective,
-        view.now_s,
-        current,
-        most,
-    )
-    return Claim(
-        job_id=spec.id,
-        min_nodes=min(spec.min_nodes, most),
-        max_nodes=most,
-        current_nodes=current,
-        values=values,
-        owner=spec.owner,
-    )
+    worth_of = (view.aim(job), view.curve(job), cost, horizon_s)
+    return _remembered_claim(spec, worth_of, current, most)
+
+
+@lru_cache(maxsize=16384)
+def _remembered_claim(
+    spec: JobSpec,
+    worth_of: tuple[Aim, Curve | StatedCurve, RescaleCost, float],
+    current: int,
+    most: int,
+) -> Claim:
+    values = objective.values(*worth_of, current, most)
+    return Claim(spec.id, min(spec.min_nodes, most), most, current, values, spec.owner)
 
 
 def _is_growing(job: Job) -> bool:
     return job.rescaling is not None and len(job.rescaling.node_ids) > len(job.node_ids)
-
-
-def _horizon_s(view: View, jobs: Sequence[Job]) -> float:
-    mean_up_s = sum(view.cost(job).scale_up_s for job in jobs) / len(jobs)
-    return horizon.horizon_s(view.cluster.stability, mean_up_s, view.settings.horizon)
 
 
 # -- actions ---------------------------------------------------------------------------------------
@@ -166,17 +163,22 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
         is_settled = staying is job.node_ids and not job.is_broken
         if (is_settled and len(staying) == count) or not _may_move(view, job):
             continue
+        if _is_asked_back(view, job):
+            # Those that are to leave do so at once: a joiner would keep them waiting.
+            staying = view.staying(job.node_ids)
+            count = min(count, len(staying))
         held[job_id] = staying
         wanted[job_id] = _recovery_count(job, count, len(staying))
     if not wanted:
         return []
     nodes = view.cluster.nodes
-    assigned = placement.assign(wanted, held, view.free, nodes)
+    kind = view.settings.placement
+    assigned = placement.assign(wanted, held, view.free, nodes, kind)
     if _is_more_coming(view, wanted, held):
         # Growing once, when all nodes are there, stalls the job once.
         patient = {j: min(n, len(held[j])) for j, n in wanted.items() if len(assigned[j]) < n}
         if patient:
-            assigned = placement.assign({**wanted, **patient}, held, view.free, nodes)
+            assigned = placement.assign({**wanted, **patient}, held, view.free, nodes, kind)
     return [
         Rescale(job_id, view.cluster.jobs[job_id].generation + 1, node_ids)
         for job_id, node_ids in _possible(view.cluster, assigned).items()
@@ -193,13 +195,23 @@ def _target(view: View, job: Job, allocation: Allocation | None, pins: Mapping[s
 
 
 def _may_move(view: View, job: Job) -> bool:
-    """Leave a rescale under way alone, unless what it aims at has become impossible."""
+    """Leave a rescale under way alone, unless what it aims at has become impossible.
+
+    Nor may it keep a member that is asked back waiting for those that join.
+    """
     if job.rescaling is None:
         return True
-    if not job.rescaling.node_ids:
+    node_ids = job.rescaling.node_ids
+    if not node_ids:
         return False
-    staying = view.staying(job.rescaling.node_ids)
-    return len(staying) < len(job.rescaling.node_ids) or len(staying) < job.spec.min_nodes
+    if _is_asked_back(view, job) and not set(node_ids) <= set(job.node_ids):
+        return True
+    return len(view.staying(node_ids)) < max(len(node_ids), job.spec.min_nodes)
+
+
+def _is_asked_back(view: View, job: Job) -> bool:
+    """Whether a node that it trains on is to be given back."""
+    return view.staying(job.node_ids) is not job.node_ids
 
 
 def _recovery_count(job: Job, count: int, held: int) -> int:

@@ -6,9 +6,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from malletrain.core.model import Job, RescaleCost
+from malletrain.core.model import Job, JobSpec, RescaleCost
 from malletrain.core.scalability import Curve, StatedCurve
 from malletrain.core.settings import ObjectiveKind
 
@@ -21,13 +22,33 @@ _REMEMBERED = 16384
 _Floats = NDArray[np.float64]
 
 
+class Aim(Struct, frozen=True, cache_hash=True):
+    """What makes a rate useful: the objective, and what it takes from the job."""
+
+    kind: ObjectiveKind
+    min_nodes: int
+    weight: float
+    #: Samples/s that finish the job in time: 0 without a deadline or a known amount of work,
+    #: infinite once the deadline is past.
+    pace_samples_per_s: float
+
+
+def aim_of(job: Job, kind: ObjectiveKind, now_s: float) -> Aim:
+    has_pace = kind is ObjectiveKind.DEADLINE and job.spec.deadline_at_s is not None
+    return _aim(job.spec, kind, _pace_samples_per_s(job, now_s) if has_pace else 0.0)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _aim(spec: JobSpec, kind: ObjectiveKind, pace_samples_per_s: float) -> Aim:
+    return Aim(kind, spec.min_nodes, spec.weight, pace_samples_per_s)
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def values(  # noqa: PLR0917 - the symbols of one formula, in its order
-    job: Job,
+    aim: Aim,
     curve: Curve | StatedCurve,
     cost: RescaleCost,
     horizon_s: float,
-    kind: ObjectiveKind,
-    now_s: float,
     current_nodes: int,
     max_nodes: int,
 ) -> _Floats:
@@ -40,35 +61,7 @@ def values(  # noqa: PLR0917 - the symbols of one formula, in its order
     (BFTrainer, section 3.3, where u is the rate). A rescale loses what the job would have done
     meanwhile at its present scale, so a start from nothing loses nothing.
     """
-    spec = job.spec
-    pace = _pace_samples_per_s(job, kind, now_s)
-    return _values(
-        curve,
-        cost,
-        horizon_s,
-        kind,
-        spec.min_nodes,
-        spec.weight,
-        pace,
-        current_nodes,
-        max_nodes,
-    )
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _values(  # noqa: PLR0917
-    curve: Curve | StatedCurve,
-    cost: RescaleCost,
-    horizon_s: float,
-    kind: ObjectiveKind,
-    min_nodes: int,
-    weight: float,
-    pace: float,
-    current_nodes: int,
-    max_nodes: int,
-) -> _Floats:
-    size = max(max_nodes, current_nodes)
-    utility = _utilities(curve, kind, min_nodes, weight, pace, size)
+    utility = utilities(aim, curve, max(max_nodes, current_nodes))
     present = float(utility[current_nodes])
     worth = horizon_s * utility[: max_nodes + 1]
     worth[:current_nodes] -= cost.scale_down_s * present
@@ -77,9 +70,8 @@ def _values(  # noqa: PLR0917
     return worth
 
 
-def utilities(
-    job: Job, curve: Curve | StatedCurve, kind: ObjectiveKind, now_s: float, max_nodes: int
-) -> _Floats:
+@lru_cache(maxsize=_REMEMBERED)
+def utilities(aim: Aim, curve: Curve | StatedCurve, max_nodes: int) -> _Floats:
     """Return the utility a second of 0 ... `max_nodes` nodes, shape `(max_nodes + 1,)`.
 
     With w the job's weight, m its minimum of nodes and r the predicted samples/s:
@@ -87,40 +79,25 @@ def utilities(
     - SAMPLES: w * r(n).
     - SPEEDUP: w * m * r(n) / r(m). At its minimum every job is worth 1 a node, and no job is ever
       worth more than that: so none is starved for being slow, or for needing several nodes.
-    - DEADLINE: w * (r(n) + (`DEADLINE_FACTOR` - 1) * min(r(n), pace)), pace the samples/s that
-      finish the job in time: 0 without a deadline or a known amount of work, infinite once the
-      deadline is past. Holding the pace from the start beats a rush for nodes at the end.
+    - DEADLINE: w * (r(n) + (`DEADLINE_FACTOR` - 1) * min(r(n), pace)). Holding the pace from the
+      start beats a rush for nodes at the end.
     - FAIR: w * m * log2(1 + r(n) / r(m)): the logarithm of proportional fairness, moved so that no
       nodes are worth 0 rather than minus infinity; also 1 a node at the minimum.
     """
-    pace = _pace_samples_per_s(job, kind, now_s)
-    return _utilities(curve, kind, job.spec.min_nodes, job.spec.weight, pace, max_nodes)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _utilities(  # noqa: PLR0917
-    curve: Curve | StatedCurve,
-    kind: ObjectiveKind,
-    min_nodes: int,
-    weight: float,
-    pace: float,
-    max_nodes: int,
-) -> _Floats:
     utility = curve.rates(max_nodes)
-    if kind is ObjectiveKind.DEADLINE:
-        utility = utility + (DEADLINE_FACTOR - 1) * np.minimum(utility, pace)
-    elif kind is not ObjectiveKind.SAMPLES:
-        utility = utility / curve.rates(min_nodes)[min_nodes]
-        utility = np.log2(1.0 + utility) if kind is ObjectiveKind.FAIR else utility
-        utility = min_nodes * utility
-    utility = weight * utility
+    if aim.kind is ObjectiveKind.DEADLINE:
+        urgent = np.minimum(utility, aim.pace_samples_per_s)
+        utility = utility + (DEADLINE_FACTOR - 1) * urgent
+    elif aim.kind is not ObjectiveKind.SAMPLES:
+        least = aim.min_nodes
+        utility = utility / curve.rates(least)[least]
+        utility = least * (np.log2(1.0 + utility) if aim.kind is ObjectiveKind.FAIR else utility)
+    utility = aim.weight * utility
     utility.flags.writeable = False
     return utility
 
 
-def _pace_samples_per_s(job: Job, kind: ObjectiveKind, now_s: float) -> float:
-    if kind is not ObjectiveKind.DEADLINE:
-        return 0.0
+def _pace_samples_per_s(job: Job, now_s: float) -> float:
     if job.spec.deadline_at_s is None or job.spec.work_samples is None:
         return 0.0
     left_s = job.spec.deadline_at_s - now_s

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from malletrain.errors import InvariantError
@@ -30,14 +31,14 @@ class Cell:
     power_w: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Claim:
+class Claim(Struct, frozen=True, eq=False):
     """What a job would make of each number of nodes.
 
     `values[n]` is the worth of n nodes over the horizon, shape `(max_nodes + 1,)`, float64; the
     papers' `T * rate(n) - [n > c] * up_s * rate(c) - [n < c] * down_s * rate(c)` under the samples
     objective (BFTrainer, section 3.3). `values[0]` is the worth of none; entries strictly between
-    0 and `min_nodes` are not allowed and are ignored.
+    0 and `min_nodes` are not allowed and are ignored. Claims of jobs that are alike may share one
+    array.
     """
 
     job_id: str

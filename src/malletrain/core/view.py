@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from malletrain.core.model import Cluster, Job, Node, Phase, RescaleCost
+from malletrain.core.objective import Aim, aim_of
 from malletrain.core.rescale_cost import cost_for
 from malletrain.core.scalability import Curve, StatedCurve, known_curve, unknown_curve
 
@@ -18,8 +19,9 @@ class View:
         self.settings = cluster.settings
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
+        self.num_nodes = len(cluster.nodes)
         #: Nodes that stay.
-        self.num_usable = len(cluster.nodes) - len(self.leaving)
+        self.num_usable = self.num_nodes - len(self.leaving)
         #: Active jobs that may have nodes now, in order of submission: all but those that wait
         #: out a back-off, which keep what they have.
         self.claimants: list[Job] = []
@@ -50,6 +52,9 @@ class View:
         """Return the curve to decide by, as `curve_for` does."""
         return known_curve(self.cluster, job) or self._unknown_curve
 
+    def aim(self, job: Job) -> Aim:
+        return aim_of(job, self.settings.objective, self.now_s)
+
     def cost(self, job: Job) -> RescaleCost:
         return cost_for(self.cluster, job)
 
@@ -61,7 +66,7 @@ class View:
     @cached_property
     def free(self) -> list[Node]:
         """Nodes that stay and that no job holds."""
-        if len(self.owned) == len(self.cluster.nodes):
+        if len(self.owned) == self.num_nodes:
             return []
         taken = self.owned | self._leaving_ids
         return [node for node in self.cluster.nodes.values() if node.id not in taken]
