@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.traces.intervals import IdleInterval, IntervalEnd, read, write
 from malletrain.errors import TraceError
+from malletrain.traces.intervals import IdleInterval, IntervalEnd, read, write
 
 HEADER = "node,idle_from_s,idle_to_s,end\n"
 

@@ -17,6 +17,7 @@ from malletrain.traces.tally import Tally
 #: States in which a job has nodes.
 _ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING")
 _HOUR_S = 3600.0
+_NEVER_STARTED = "jobs that never started (pending, or cancelled before), left out"
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -47,21 +48,24 @@ def count_step(tally: Tally) -> None:
 
 def record(account: Account, tally: Tally) -> JobRecord | None:
     """Return the job if it had nodes for some time; else count why not."""
-    is_alive = account.state.startswith(_ALIVE) or not account.state
     if not account.starts_s or account.state.startswith("PENDING"):
-        tally.add("jobs that never started (pending, or cancelled before), left out")
+        tally.add(_NEVER_STARTED)
         return None
-    times = _times(account, tally)
-    if times is None:
-        if not is_alive:
-            tally.add("jobs that ended at an unknown time, left out")
-            return None
+    is_running = not account.ends_s and (not account.state or account.state.startswith(_ALIVE))
+    if not account.ends_s and not is_running and account.elapsed_s is None:
+        tally.add("jobs that ended at an unknown time, left out")
+        return None
+    start_s, end_s = _times(account, tally)
+    if is_running:
         tally.add("jobs still running at the end of the log, taken to run until then")
-    elif times[1] < times[0]:
+    elif not account.ends_s:
+        tally.add("jobs of unknown end, taken to end as their elapsed time says")
+    elif end_s < start_s:
         tally.add("jobs that ended before they started, left out")
         return None
-    elif times[1] == times[0]:
-        tally.add("jobs that ended as they started, left out")
+    elif end_s == start_s:
+        # Of a job that was cancelled while it waited Slurm gives the moment as both.
+        tally.add("jobs that ended as they started, left out" if account.nodes else _NEVER_STARTED)
         return None
     if account.nodes <= 0:
         tally.add("jobs without nodes, left out")
@@ -72,22 +76,20 @@ def record(account: Account, tally: Tally) -> JobRecord | None:
     return JobRecord(
         id=account.id,
         submitted_at_s=account.submits_s[0] if account.submits_s else None,
-        started_at_s=times[0] if times else account.starts_s[0],
-        ended_at_s=times[1] if times else None,
+        started_at_s=start_s,
+        ended_at_s=end_s,
+        is_running=is_running,
         nodes=account.nodes,
         node_ids=account.node_ids,
         is_maintenance=is_maintenance,
     )
 
 
-def _times(account: Account, tally: Tally) -> tuple[float, float] | None:
-    """Return start and end, None where the end is not known; and the reading that fits best."""
+def _times(account: Account, tally: Tally) -> tuple[float, float]:
+    """Return start and end, of two readings those that fit the elapsed time."""
     elapsed_s = account.elapsed_s
     if not account.ends_s:
-        if elapsed_s is None or account.state.startswith(_ALIVE) or not account.state:
-            return None
-        tally.add("jobs of unknown end, taken to end as their elapsed time says")
-        return account.starts_s[0], account.starts_s[0] + elapsed_s
+        return account.starts_s[0], account.starts_s[0] + (elapsed_s or 0.0)
     pairs = list(itertools.product(account.starts_s, account.ends_s))
     if elapsed_s is None:
         # Without more to go by: the earliest start and the first end that is not before it.

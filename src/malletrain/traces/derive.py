@@ -36,7 +36,10 @@ def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Tra
     if not jobs:
         notes = "; ".join(tally.notes())
         raise TraceError(f"{source}: no job of it ever had nodes ({notes or 'it is empty'})")
-    during = period.of_log(log, jobs, options, tally)
+    try:
+        during = period.of_log(log, jobs, options, tally)
+    except TraceError as error:
+        raise TraceError(f"{source}: {error}") from error
     outage_s = period.DEFAULT_OUTAGE_S if options.outage_s is None else options.outage_s
     outages = period.outages(jobs, during, outage_s)
     if any(job.node_ids for job in jobs):
@@ -66,10 +69,10 @@ _Placed = tuple[float, float, Sequence[str]]
 
 
 def _in_order(log: JobLog, tally: Tally) -> list[JobRecord]:
-    """Return jobs sorted by start, each once, those that still run ended with the log."""
-    last_s = max(map(_last_known, log.jobs), default=0.0)
+    """Return jobs sorted by start, each once; those that still run end with the log."""
+    last_s = max((max(j.ended_at_s, j.submitted_at_s or 0.0) for j in log.jobs), default=0.0)
     ordered: list[JobRecord] = []
-    for job in sorted(log.jobs, key=lambda j: (j.started_at_s, j.id, j.ended_at_s or last_s)):
+    for job in sorted(log.jobs, key=lambda j: (j.started_at_s, j.id, j.ended_at_s)):
         is_repeated = bool(ordered) and ordered[-1] == job
         if is_repeated and (job.node_ids or not log.has_shared_ids):
             tally.add("lines that repeat another, left out")
@@ -77,16 +80,7 @@ def _in_order(log: JobLog, tally: Tally) -> list[JobRecord]:
         if is_repeated:
             tally.add("lines that repeat another, kept as tasks of an array")
         ordered.append(job)
-    return [replace(j, ended_at_s=last_s) if j.ended_at_s is None else j for j in ordered]
-
-
-def _last_known(job: JobRecord) -> float:
-    return max(job.started_at_s, job.ended_at_s or 0.0, job.submitted_at_s or 0.0)
-
-
-def _end(job: JobRecord) -> float:
-    assert job.ended_at_s is not None
-    return job.ended_at_s
+    return [replace(job, ended_at_s=last_s) if job.is_running else job for job in ordered]
 
 
 def _named(
@@ -101,7 +95,7 @@ def _named(
     shared = _num_sharing(jobs)
     if shared:
         tally.add("jobs that came onto a node which had one; it is idle when all ended", shared)
-    return nodes, ((job.started_at_s, _end(job), job.node_ids) for job in jobs)
+    return nodes, ((job.started_at_s, job.ended_at_s, job.node_ids) for job in jobs)
 
 
 def _num_sharing(jobs: Sequence[JobRecord]) -> int:
@@ -111,7 +105,8 @@ def _num_sharing(jobs: Sequence[JobRecord]) -> int:
         ends_s = [busy_until_s.get(node, job.started_at_s) for node in job.node_ids]
         sharing += any(end_s > job.started_at_s for end_s in ends_s)
         busy_until_s.update(
-            (node, max(end_s, _end(job))) for node, end_s in zip(job.node_ids, ends_s, strict=True)
+            (node, max(end_s, job.ended_at_s))
+            for node, end_s in zip(job.node_ids, ends_s, strict=True)
         )
     return sharing
 
@@ -134,7 +129,7 @@ def _counted(
 
 def _most_at_once(jobs: Sequence[JobRecord]) -> int:
     changes = [(job.started_at_s, job.nodes) for job in jobs]
-    changes += [(_end(job), -job.nodes) for job in jobs]
+    changes += [(job.ended_at_s, -job.nodes) for job in jobs]
     most = in_use = 0
     for _, change in sorted(changes):
         in_use += change
@@ -150,12 +145,12 @@ def _on_lowest(jobs: Sequence[JobRecord], nodes: list[str], tally: Tally) -> Ite
             for number in heapq.heappop(running)[1]:
                 heapq.heappush(free, number)
         taken = [heapq.heappop(free) for _ in range(min(job.nodes, len(free)))]
-        heapq.heappush(running, (_end(job), taken))
+        heapq.heappush(running, (job.ended_at_s, taken))
         if excess := job.nodes - len(taken):
             tally.add("jobs that exceed the machine at their start, placed on what was free")
-            run_h = (_end(job) - job.started_at_s) / 3600
+            run_h = (job.ended_at_s - job.started_at_s) / 3600
             tally.add("node-hours of jobs beyond the machine, left out", excess * run_h)
-        yield job.started_at_s, _end(job), [nodes[number] for number in taken]
+        yield job.started_at_s, job.ended_at_s, [nodes[number] for number in taken]
 
 
 def _idle(

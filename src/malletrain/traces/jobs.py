@@ -11,8 +11,10 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     id: str
     submitted_at_s: float | None
     started_at_s: float
-    #: None: it still ran when the log was written.
-    ended_at_s: float | None
+    #: Of a job that still runs: until when the log tells of it.
+    ended_at_s: float
+    #: When the log was written; such a job goes on until the last moment that the log knows.
+    is_running: bool = False
     nodes: int
     #: Empty where the log does not name them.
     node_ids: tuple[str, ...] = ()

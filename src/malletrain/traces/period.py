@@ -27,13 +27,13 @@ Period = tuple[float, float]
 
 
 def of_log(log: JobLog, jobs: Sequence[JobRecord], options: TraceOptions, tally: Tally) -> Period:
-    """Return the period that the log tells of; `jobs` are its own, sorted by start, all ended.
+    """Return the period that the log tells of; `jobs` are its own, sorted by start.
 
     Raises:
         TraceError: nothing is left between its two ends.
     """
     first_s = jobs[0].started_at_s
-    last_s = max(_end(job) for job in jobs)
+    last_s = max(job.ended_at_s for job in jobs)
     to_s = _drained_at(jobs, last_s) if options.drain_s is None else last_s - options.drain_s
     if options.warm_up_s is None:
         warm_at_s = _first_end(jobs) if log.is_of_period else first_s + _warm_up_s(jobs)
@@ -51,14 +51,9 @@ def of_log(log: JobLog, jobs: Sequence[JobRecord], options: TraceOptions, tally:
     return from_s, to_s
 
 
-def _end(job: JobRecord) -> float:
-    assert job.ended_at_s is not None
-    return job.ended_at_s
-
-
 def _first_end(jobs: Sequence[JobRecord]) -> float:
     """A dump of a period has all jobs that ran in it: it began when the first of them ended."""
-    return min(_end(job) for job in jobs)
+    return min(job.ended_at_s for job in jobs)
 
 
 def _drained_at(jobs: Sequence[JobRecord], last_s: float) -> float:
@@ -73,7 +68,7 @@ def _warm_up_s(jobs: Sequence[JobRecord]) -> float:
     If jobs come evenly, those from before the start hold, x later, in the mean
     sum(nodes * max(run - x, 0)) / sum(nodes * run) of what all jobs hold.
     """
-    run_s = np.array([_end(job) - job.started_at_s for job in jobs])
+    run_s = np.array([job.ended_at_s - job.started_at_s for job in jobs])
     nodes = np.array([job.nodes for job in jobs], dtype=np.float64)
     order = np.argsort(run_s)
     run_s, nodes = run_s[order], nodes[order]
@@ -97,7 +92,7 @@ def outages(jobs: Sequence[JobRecord], period: Period, at_least_s: float) -> lis
             break
         if job.started_at_s - idle_from_s >= at_least_s:
             found.append((idle_from_s, job.started_at_s))
-        idle_from_s = max(idle_from_s, _end(job))
+        idle_from_s = max(idle_from_s, job.ended_at_s)
     if to_s - idle_from_s >= at_least_s:
         found.append((idle_from_s, to_s))
     return found

@@ -161,11 +161,14 @@ class _Table:
             raise TraceError("it names no job")
         node_ids = hosts.expand(cells("node_list"))
         elapsed_s = duration_s(cells("elapsed"), self._names.get("elapsed", ""))
+        starts_s, ends_s = self._moments(cells, "start"), self._moments(cells, "end")
+        if "end" not in self._at and elapsed_s is not None:
+            ends_s = tuple(start_s + elapsed_s for start_s in starts_s)
         return Account(
             id=job_id,
             submits_s=self._moments(cells, "submit"),
-            starts_s=self._moments(cells, "start"),
-            ends_s=self._moments(cells, "end"),
+            starts_s=starts_s,
+            ends_s=ends_s,
             elapsed_s=elapsed_s,
             state=cells("state").strip().upper(),
             nodes=len(node_ids) or self._num_nodes(cells),
