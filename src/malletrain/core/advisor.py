@@ -11,8 +11,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
+from itertools import islice
 
 import msgspec
+from msgspec import Struct
 
 from malletrain.core.model import (
     Activity,
@@ -22,12 +24,17 @@ from malletrain.core.model import (
     Observation,
     Phase,
     Pin,
+    RescaleCost,
     Scalability,
 )
-from malletrain.core.objective import utilities
+from malletrain.core.objective import Aim, utilities
+from malletrain.core.rounding import rounded
 from malletrain.core.scalability import Curve, StatedCurve, curve_for
 from malletrain.core.settings import AdvisorKind, AdvisorSettings
 from malletrain.core.view import View
+
+#: What a node is worth to others is one of a scale of values with this step between them.
+_WORTH_STEP = 0.02
 
 _NORMAL = statistics.NormalDist()
 
@@ -175,14 +182,14 @@ def _ends_at_s(pin: Pin, settings: AdvisorSettings) -> float:
     return began_at_s + settings.budget_s
 
 
-def _without_turn(pins: dict[str, Pin], view: View) -> Iterator[Job]:
-    """Jobs whose turn may begin, in order of submission.
+def _without_turn(pins: dict[str, Pin], view: View, jobs: Sequence[Job]) -> Iterator[Job]:
+    """Those of the jobs whose turn may begin, in order of submission.
 
     They were never profiled: the ledger remembers those that were.
     """
     busy_models = {view.cluster.jobs[job_id].spec.model_key for job_id in pins}
     ledgers = view.cluster.ledger.jobs
-    for job in view.claimants:
+    for job in jobs:
         if len(pins) >= view.settings.advisor.max_profiling_jobs:
             return
         spec = job.spec
@@ -199,7 +206,7 @@ def _without_turn(pins: dict[str, Pin], view: View) -> Iterator[Job]:
 
 
 def _start_at_the_top(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
-    for job in _without_turn(pins, view):
+    for job in _without_turn(pins, view, view.claimants):
         if (pin := _top(job, view, room())) is not None:
             pins[job.spec.id] = pin
             room().take(job, pin.nodes)
@@ -234,14 +241,14 @@ def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
     market = cache(partial(_Market, view))
     # No more than there are, up to a power of two: so that a node more or less changes nothing.
     limit = 1 << view.num_usable.bit_length()
-    for job in _without_turn(pins, view):
+    for job in _without_turn(pins, view, view.training):
         doubtful = _doubtful(job.spec, view.curve(job), limit, view.settings.advisor)
-        if not doubtful or not _is_settled(job, view):
-            continue
-        pin = _question(job, doubtful, view, market(), room().of(job))
-        if pin is not None:
-            pins[job.spec.id] = pin
-            room().take(job, pin.nodes)
+        # Others can be compared once the present scale is known.
+        if doubtful and is_known(job, len(job.node_ids), view.cluster):
+            pin = _question(job, doubtful, view, market(), room().of(job))
+            if pin is not None:
+                pins[job.spec.id] = pin
+                room().take(job, pin.nodes)
 
 
 @lru_cache(maxsize=8192)
@@ -257,44 +264,83 @@ def _doubtful(
     )
 
 
-def _is_settled(job: Job, view: View) -> bool:
-    """Say whether the job trains at a scale that it is known at, so that others can be compared."""
-    return job.activity is Activity.TRAINING and is_known(job, len(job.node_ids), view.cluster)
+class _Price(Struct, frozen=True, cache_hash=True):
+    """What nodes that a job takes or gives back are worth to others."""
+
+    num_free: int
+    #: What the median running job would lose with its last one, rounded.
+    worth_of_a_node: float
+    #: Whether others could use what is given back.
+    is_of_use: bool
+
+    def of(self, nodes: int) -> float:
+        """Return the utility a second that taking so many nodes more costs others.
+
+        Free nodes cost nothing. Giving nodes back (negative) is worth something only where none
+        is free and another job could use them.
+        """
+        if nodes >= 0:
+            return max(0, nodes - self.num_free) * self.worth_of_a_node
+        return nodes * self.worth_of_a_node if self.is_of_use else 0.0
 
 
 class _Market:
     """What nodes are worth to other jobs at the moment."""
 
     def __init__(self, view: View) -> None:
-        self._num_free = len(view.free)
-        self._hungry = set()
-        last_nodes = []
-        for job in view.cluster.jobs.values():
-            nodes = len(job.node_ids)
-            if job.phase is Phase.ACTIVE and nodes < job.spec.max_nodes:
-                self._hungry.add(job.spec.id)
-            if nodes > job.spec.min_nodes and job.activity is Activity.TRAINING:
-                utility = utilities(view.aim(job), view.curve(job), nodes)
-                last_nodes.append(float(utility[nodes] - utility[nodes - 1]))
-        self._worth_of_a_node = statistics.median(last_nodes) if last_nodes else 0.0
+        last_nodes = [
+            _worth_of_last_node(view.aim(job), view.curve(job), len(job.node_ids))
+            for job in view.training
+            if len(job.node_ids) > job.spec.min_nodes
+        ]
+        worth = rounded(statistics.median(last_nodes), _WORTH_STEP) if last_nodes else 0.0
+        num_free = len(view.free)
+        self._prices = [_Price(num_free, worth, is_of_use) for is_of_use in (False, True)]
+        hungry = (
+            job.spec.id
+            for job in view.cluster.jobs.values()
+            if job.phase is Phase.ACTIVE and len(job.node_ids) < job.spec.max_nodes
+        )
+        self._buyers = list(islice(hungry, 2)) if num_free == 0 else []
 
-    def price(self, job: Job, nodes: int) -> float:
-        """Return the utility a second that the job's taking so many nodes more costs others.
+    def price(self, job: Job) -> _Price:
+        """Return the price for this job: it buys nothing from itself."""
+        return self._prices[any(buyer != job.spec.id for buyer in self._buyers)]
 
-        Free nodes cost nothing; beyond them a node is worth what the median running job would lose
-        with its last one. Giving nodes back (negative) is worth as much only where none is free
-        and another job could use them.
-        """
-        if nodes >= 0:
-            return max(0, nodes - self._num_free) * self._worth_of_a_node
-        is_of_use = self._num_free == 0 and bool(self._hungry - {job.spec.id})
-        return nodes * self._worth_of_a_node if is_of_use else 0.0
+
+@lru_cache(maxsize=8192)
+def _worth_of_last_node(aim: Aim, curve: Curve | StatedCurve, nodes: int) -> float:
+    utility = utilities(aim, curve, nodes)
+    return float(utility[nodes] - utility[nodes - 1])
 
 
 def _question(
     job: Job, doubtful: Sequence[int], view: View, market: _Market, room: int
 ) -> Pin | None:
-    """Return a pin at the doubtful scale whose measurement pays most, or None where none pays.
+    """Return a pin at the doubtful scale whose measurement pays most, or None where none pays."""
+    settings = view.settings.advisor
+    present = len(job.node_ids)
+    possible = tuple(nodes for nodes in doubtful if nodes <= room and nodes != present)
+    if not possible:
+        return None
+    aim, curve, cost = view.aim(job), view.curve(job), view.cost(job)
+    life_s = min(settings.answer_life_s, _left_s(job, curve.rates(present)[present]))
+    best = _best_question(aim, curve, cost, market.price(job), settings, present, possible, life_s)
+    return best and Pin(best[0], view.now_s, best[1])
+
+
+@lru_cache(maxsize=8192)
+def _best_question(  # noqa: PLR0917 - all that the answer depends on
+    aim: Aim,
+    curve: Curve | StatedCurve,
+    cost: RescaleCost,
+    price: _Price,
+    settings: AdvisorSettings,
+    present: int,
+    possible: tuple[int, ...],
+    life_s: float,
+) -> tuple[int, str] | None:
+    """Return the scale whose measurement pays most, and why.
 
     With u the utility a second and c the present nodes, moving to n is believed to gain
     d = u(n) - u(c) - price(n - c), give or take s = sd(n) * u(n). Without an answer the better
@@ -303,35 +349,25 @@ def _question(
     nothing. It lasts `answer_life_s`, or as long as the job. The price is a rescale there and back,
     and max(-d, 0) during the budget.
     """
-    settings = view.settings.advisor
-    present = len(job.node_ids)
-    possible = [nodes for nodes in doubtful if nodes <= room and nodes != present]
-    if not possible:
-        return None
-    limit = min(job.spec.max_nodes, max(room, present))
-    curve, cost = view.curve(job), view.cost(job)
-    sd = curve.sd(limit)
-    utility = utilities(view.aim(job), curve, limit)
-    life_s = min(settings.answer_life_s, _left_s(job, curve.rates(limit)[present]))
-
-    best: Pin | None = None
+    limit = max(present, *possible)
+    sd, utility = curve.sd(limit), utilities(aim, curve, limit)
+    best: tuple[int, str] | None = None
     best_surplus = 0.0
     for nodes in possible:
         there, here = float(utility[nodes]), float(utility[present])
-        change = there - here - market.price(job, nodes - present)
+        change = there - here - price.of(nodes - present)
         doubt = float(sd[nodes]) * there
         gain = doubt * _unit_normal_loss(abs(change) / doubt) * life_s
         smaller, larger = min(here, there), max(here, there)
         moves = cost.scale_up_s * smaller + cost.scale_down_s * larger
-        price = moves + max(-change, 0.0) * settings.budget_s
-        if gain - price > best_surplus:
-            best_surplus = gain - price
-            best = Pin(
-                nodes,
-                view.now_s,
+        cost_of_asking = moves + max(-change, 0.0) * settings.budget_s
+        if gain - cost_of_asking > best_surplus:
+            best_surplus = gain - cost_of_asking
+            reason = (
                 f"its rate there is only known to ±{1.96 * sd[nodes]:.0%}, and knowing it is worth "
-                f"{gain / max(price, 1e-12):.1f} times what it costs",
+                f"{gain / max(cost_of_asking, 1e-12):.1f} times what it costs"
             )
+            best = (nodes, reason)
     return best
 
 

@@ -59,6 +59,15 @@ class View:
         return cost_for(self.cluster, job)
 
     @cached_property
+    def training(self) -> list[Job]:
+        """Jobs that train, with no order under way."""
+        return [
+            job
+            for job in self.claimants
+            if job.node_ids and job.rescaling is None and not job.is_broken
+        ]
+
+    @cached_property
     def owned(self) -> set[str]:
         """Nodes that jobs hold."""
         return {n for job in self.cluster.jobs.values() for n in job.held_node_ids}
