@@ -76,7 +76,7 @@ def test_jobs_that_had_no_node_are_left_out_and_counted(
     [
         (line(had=-1, asked=1), "jobs of which only the processors asked for are known"),
         (line(wait=-1), "jobs of unknown waiting time"),
-        (line(submit=1) + line(4, run=1, had=0), "lines not in order of submission"),
+        (line(submit=1) + line(4, run=1), "jobs submitted before the one above them"),
     ],
 )
 def test_what_is_assumed_of_a_job_is_counted(tmp_path: Path, job: str, rule: str) -> None:

@@ -20,7 +20,8 @@ _HOUR_S = 3600.0
 _NEVER_STARTED = "jobs that never started (pending, or cancelled before), left out"
 
 
-class Account(Struct, frozen=True, kw_only=True):
+# Without garbage collection, as `JobRecord`.
+class Account(Struct, frozen=True, kw_only=True, gc=False):
     """What a log says of a job; of a time there may be none or, when clocks change, two readings.
 
     `state` is "" and `elapsed_s` is None where the log has no such column.

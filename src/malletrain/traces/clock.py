@@ -33,9 +33,9 @@ class Clock:
 
     def readings(self, text: str, column: str) -> tuple[float, ...]:
         """Return the epoch seconds: none if unknown, two if the hour was there twice."""
-        text = text.strip()
-        if text.lower() in _UNKNOWN:
+        if len(text) < 8 and text.strip().lower() in _UNKNOWN:
             return ()
+        text = text.strip()
         self._was_used = True
         if text.isdecimal() and len(text) > 8:
             return (float(text),)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Tra
         TraceError: it has no jobs, or no time between its warm-up and its end.
         UsageError: an option cannot apply to it.
     """
+    _count_unsorted(log.jobs, tally)
     jobs = _in_order(log, tally)
     if not jobs:
         notes = "; ".join(tally.notes())
@@ -66,6 +68,13 @@ def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Tra
 
 #: A job's time on its nodes.
 _Placed = tuple[float, float, Sequence[str]]
+
+
+def _count_unsorted(jobs: Sequence[JobRecord], tally: Tally) -> None:
+    times_s = [job.submitted_at_s for job in jobs if job.submitted_at_s is not None]
+    unsorted = sum(after_s < before_s for before_s, after_s in pairwise(times_s))
+    if unsorted:
+        tally.add("jobs submitted before the one above them in the log, sorted here", unsorted)
 
 
 def _in_order(log: JobLog, tally: Tally) -> list[JobRecord]:

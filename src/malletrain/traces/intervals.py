@@ -33,7 +33,8 @@ class IntervalEnd(enum.Enum):
 _END = {"": IntervalEnd.PLANNED} | {end.value: end for end in IntervalEnd}
 
 
-class IdleInterval(Struct, frozen=True, kw_only=True):
+# Without garbage collection: a log has hundreds of thousands, and none can be part of a cycle.
+class IdleInterval(Struct, frozen=True, kw_only=True, gc=False):
     """One node is free from one time of the trace to another."""
 
     node: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class JobRecord(Struct, frozen=True, kw_only=True):
+# Without garbage collection: a log has millions, and none can be part of a cycle.
+class JobRecord(Struct, frozen=True, kw_only=True, gc=False):
     """A job that had nodes; epoch seconds where the log tells the date."""
 
     id: str

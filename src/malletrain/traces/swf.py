@@ -48,16 +48,12 @@ class _Reader:
         self._tally = tally
 
     def jobs(self) -> Iterator[JobRecord]:
-        last_submit_s = -math.inf
         for line in self._lines:
             if line.lstrip().startswith(";"):
                 self._read_comment(line)
             elif line.strip():
-                fields = self._numbers(line)
-                if fields[_SUBMIT] < last_submit_s:
-                    self._tally.add("lines not in order of submission, sorted here")
-                last_submit_s = fields[_SUBMIT]
-                if (job := self._job(fields)) is not None:
+                job = self._job(self._numbers(line))
+                if job is not None:
                     yield job
 
     def num_machine_nodes(self) -> int | None:

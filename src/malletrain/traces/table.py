@@ -33,6 +33,13 @@ _NAMES = {
     "partition": ("partition", "queue"),
     "qos": ("qos",),
 }
+#: How a missing column is asked for.
+_SHOWN = {
+    "id": ("JobID", "job_id"),
+    "start": ("Start", "start_time"),
+    "end": ("End", "end_time", "Elapsed"),
+    "node_list": ("NodeList", "NNodes", "nodes_req"),
+}
 #: Slurm columns that users fill: only in these can the delimiter stand.
 _FREE_TEXT = {"jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"}
 _DELIMITER = "|"
@@ -190,15 +197,6 @@ class _Table:
                 f"{self._names[need]} is {cells(need)!r}: it must be a whole number "
                 "(sacct --noconvert writes it in full)"
             ) from error
-
-
-#: How a missing column is asked for.
-_SHOWN = {
-    "id": ("JobID", "job_id"),
-    "start": ("Start", "start_time"),
-    "end": ("End", "end_time", "Elapsed"),
-    "node_list": ("NodeList", "NNodes", "nodes_req"),
-}
 
 
 def _plain(name: str) -> str:
