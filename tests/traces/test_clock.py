@@ -28,6 +28,7 @@ def load_berlin(directory: Path, *lines: str, **options: Any) -> Trace:
         ("2026-01-01T02:00:00+02:00", "Europe/Berlin", (1767225600,)),
         ("2026-01-01T00:00:00Z", None, (1767225600,)),
         ("1767225600", "Europe/Berlin", (1767225600,)),
+        ("1767225600.5", None, (1767225600.5,)),
         ("Unknown", None, ()),
         ("", None, ()),
         # The hour from 2 to 3 is there twice, the hour from 2 to 3 is skipped.
@@ -102,6 +103,12 @@ def test_durations_are_read(text: str, seconds: float | None) -> None:
     assert duration_s(text, "Elapsed") == seconds
 
 
-def test_a_negative_duration_is_refused() -> None:
-    with pytest.raises(TraceError, match="Elapsed is '-1:00:00'"):
-        duration_s("-1:00:00", "Elapsed")
+@pytest.mark.parametrize("text", ["-1:00:00", "inf", "soon"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(TraceError, match=f"Elapsed is '{text}': it must be seconds"):
+        duration_s(text, "Elapsed")
+
+
+def test_milliseconds_are_no_time() -> None:
+    with pytest.raises(TraceError, match="Start is '1767225600000': it must be a time"):
+        Clock(None, Tally()).readings("1767225600000", "Start")

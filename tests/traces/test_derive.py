@@ -84,6 +84,16 @@ def test_a_size_cannot_be_given_where_nodes_are_named() -> None:
         derived(job(0, 10, "a"), nodes=4, **WHOLE)
 
 
+def test_the_time_in_which_nothing_was_seen_of_a_node_is_stated() -> None:
+    jobs = [job(0, 36000, "a"), job(3600, 7200, "b"), job(7200, 10800, "b")]
+    assert note(derived(*jobs, **WHOLE), "before a node's first job or after").endswith(": 8")
+
+
+def test_a_machine_larger_than_any_is_refused() -> None:
+    with pytest.raises(TraceError, match="a machine of 2,000,000 nodes: no more than 1,000,000"):
+        derived(job(0, 10, 1), nodes=2_000_000, **WHOLE)
+
+
 def test_jobs_whose_nodes_alone_are_not_named_are_left_out() -> None:
     trace = derived(job(0, 10, "a"), job(5, 10, 1), job(0, 20, "b"), **WHOLE)
     assert idle(trace) == [("a", 10, 20)]
@@ -158,12 +168,12 @@ def test_options_cut_from_the_first_start_and_the_last_end() -> None:
 
 
 def test_nothing_left_says_how_to_keep_all() -> None:
-    with pytest.raises(TraceError, match=r"^log: nothing is left .* --warm-up-s 0 --drain-s 0"):
+    with pytest.raises(TraceError, match=r"^nothing is left .* --warm-up-s 0 --drain-s 0"):
         derived(job(0, 10, "a"), warm_up_s=8, drain_s=2)
 
 
 def test_a_log_without_jobs_says_why() -> None:
-    with pytest.raises(TraceError, match=r"^log: no job of it ever had nodes \(it is empty\)"):
+    with pytest.raises(TraceError, match=r"^no job of it ever had nodes \(it is empty\)"):
         derived()
 
 

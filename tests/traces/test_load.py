@@ -116,6 +116,11 @@ def test_what_is_no_log_says_what_was_expected(tmp_path: Path, text: str, error:
     assert error in str(caught.value)
 
 
+def test_what_is_wrong_with_the_whole_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"^log\.txt: nothing is left of the log"):
+        load_text(tmp_path, LOGS["csv"], warm_up_s=1e9)
+
+
 def test_a_format_that_is_named_is_believed(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="line 1: a job of the Standard Workload Format has 18"):
         load_text(tmp_path, HEADER, format=TraceFormat.SWF)

@@ -73,7 +73,7 @@ OutageOption = Annotated[
     float | None,
     typer.Option(
         "--outage-s",
-        min=0,
+        min=1,
         help="As long as this without any job is an outage, not idle time; else 6 hours.",
     ),
 ]

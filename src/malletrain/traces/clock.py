@@ -8,6 +8,7 @@ had not been set yet.
 
 from __future__ import annotations
 
+import math
 import re
 import zoneinfo
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -17,6 +18,8 @@ from malletrain.traces.tally import Tally
 
 _UNKNOWN = {"", "unknown", "none", "n/a", "null", "nan", "nat"}
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)")
+#: From 1973 on, and no milliseconds.
+_EPOCH_S = re.compile(r"\d{9,11}(\.\d*)?")
 #: Slurm's `Elapsed`: [days-]hours:minutes:seconds, or minutes:seconds.
 _ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
@@ -37,7 +40,7 @@ class Clock:
             return ()
         text = text.strip()
         self._was_used = True
-        if text.isdecimal() and len(text) > 8:
+        if _EPOCH_S.fullmatch(text):
             return (float(text),)
         try:
             moment = datetime.fromisoformat(text)
@@ -99,8 +102,9 @@ def duration_s(text: str, column: str) -> float | None:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     try:
-        return float(text)
-    except ValueError as error:
-        raise TraceError(
-            f"{column} is {text!r}: it must be seconds, or a time such as 1-02:30:00"
-        ) from error
+        found_s = float(text)
+    except ValueError:
+        found_s = math.inf
+    if not math.isfinite(found_s):
+        raise TraceError(f"{column} is {text!r}: it must be seconds, or a time such as 1-02:30:00")
+    return found_s

@@ -37,15 +37,12 @@ def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Tra
     jobs = _in_order(log, tally)
     if not jobs:
         notes = "; ".join(tally.notes())
-        raise TraceError(f"{source}: no job of it ever had nodes ({notes or 'it is empty'})")
-    try:
-        during = period.of_log(log, jobs, options, tally)
-    except TraceError as error:
-        raise TraceError(f"{source}: {error}") from error
+        raise TraceError(f"no job of it ever had nodes ({notes or 'it is empty'})")
+    during = period.of_log(log, jobs, options, tally)
     outage_s = period.DEFAULT_OUTAGE_S if options.outage_s is None else options.outage_s
     outages = period.outages(jobs, during, outage_s)
     if any(job.node_ids for job in jobs):
-        nodes, placed = _named(jobs, options, tally)
+        nodes, placed = _named(jobs, during, options, tally)
     else:
         nodes, placed = _counted(jobs, log, options, tally)
     if outages:
@@ -66,6 +63,8 @@ def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Tra
     )
 
 
+#: More than any machine has: a slip in a header would fill the memory.
+_MAX_NODES = 1_000_000
 #: A job's time on its nodes.
 _Placed = tuple[float, float, Sequence[str]]
 
@@ -93,7 +92,7 @@ def _in_order(log: JobLog, tally: Tally) -> list[JobRecord]:
 
 
 def _named(
-    jobs: Sequence[JobRecord], options: TraceOptions, tally: Tally
+    jobs: Sequence[JobRecord], during: period.Period, options: TraceOptions, tally: Tally
 ) -> tuple[list[str], Iterator[_Placed]]:
     if options.nodes is not None:
         raise UsageError("--nodes cannot apply: the log names its nodes, and they are the machine")
@@ -101,9 +100,11 @@ def _named(
     tally.add("nodes of the machine, all that the log names", len(nodes))
     if unnamed := sum(not job.node_ids for job in jobs):
         tally.add("jobs whose nodes are not named while others' are, left out", unnamed)
-    shared = _num_sharing(jobs)
-    if shared:
-        tally.add("jobs that came onto a node which had one; it is idle when all ended", shared)
+    if sharing := _num_sharing(jobs):
+        tally.add("jobs that came onto a node which had one; it is idle when all ended", sharing)
+    if unseen_s := _unseen_node_s(jobs, during):
+        rule = "node-hours before a node's first job or after its last, when it is taken to be up"
+        tally.add(rule, unseen_s / 3600)
     return nodes, ((job.started_at_s, job.ended_at_s, job.node_ids) for job in jobs)
 
 
@@ -120,6 +121,19 @@ def _num_sharing(jobs: Sequence[JobRecord]) -> int:
     return sharing
 
 
+def _unseen_node_s(jobs: Sequence[JobRecord], during: period.Period) -> float:
+    from_s, to_s = during
+    first_s: dict[str, float] = {}
+    last_s: dict[str, float] = {}
+    for job in jobs:
+        for node in job.node_ids:
+            first_s.setdefault(node, job.started_at_s)
+            last_s[node] = max(last_s.get(node, job.ended_at_s), job.ended_at_s)
+    before_s = sum(min(max(at_s, from_s), to_s) - from_s for at_s in first_s.values())
+    after_s = sum(to_s - min(max(at_s, from_s), to_s) for at_s in last_s.values())
+    return before_s + after_s
+
+
 def _counted(
     jobs: Sequence[JobRecord], log: JobLog, options: TraceOptions, tally: Tally
 ) -> tuple[list[str], Iterator[_Placed]]:
@@ -130,6 +144,8 @@ def _counted(
     else:
         whose = "--nodes" if options.nodes else "the log's header"
         tally.add(f"nodes of the machine, as {whose} says", num_nodes)
+    if num_nodes > _MAX_NODES:
+        raise TraceError(f"a machine of {num_nodes:,} nodes: no more than {_MAX_NODES:,} can be")
     tally.say("the log names no nodes: jobs were placed on the lowest-numbered free ones")
     width = len(str(num_nodes))
     nodes = [f"n{number:0{width}}" for number in range(1, num_nodes + 1)]

@@ -49,7 +49,10 @@ def load(path: Path, options: TraceOptions) -> Trace:
             trace = _idle_log(lines, options, tally)
         else:
             log = _job_log(lines, format_, options, tally)
-            trace = derive(log, lines.source, options, tally)
+            try:
+                trace = derive(log, lines.source, options, tally)
+            except TraceError as error:
+                raise TraceError(f"{lines.source}: {error}") from error
     if not trace.intervals:
         raise TraceError(
             f"{path.name}: no node is ever idle in it, so there is nothing to gain "
@@ -80,7 +83,7 @@ def _check(options: TraceOptions, format_: TraceFormat) -> None:
         option = f"--{name.replace('_', '-')}"
         if name not in _APPLICABLE[format_]:
             raise UsageError(f"{option} cannot apply to a log of the format {format_.value}")
-        least = 1 if name in ("nodes", "processors_per_node") else 0
+        least = 0 if name in ("warm_up_s", "drain_s") else 1
         if isinstance(value, int | float) and not least <= value < float("inf"):
             raise UsageError(f"{option} is {value:g}: it must be {least} or more")
 

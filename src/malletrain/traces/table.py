@@ -192,7 +192,7 @@ class _Table:
         need = "nodes" if "nodes" in self._at else "nodes_asked"
         try:
             return int(float(cells(need) or 0))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise TraceError(
                 f"{self._names[need]} is {cells(need)!r}: it must be a whole number "
                 "(sacct --noconvert writes it in full)"
