@@ -9,7 +9,8 @@ small core.
 1. *Price.* Relaxing the supply puts a price on a node. At price p each claim takes the choice
    that is best for it alone, on its values' concave envelope; p * nodes plus what all claims then
    net bounds the optimum from above. The best price is found by intersecting the tangents of this
-   bound on both sides, over fewer and fewer choices.
+   bound on both sides, over fewer and fewer choices, and among the last few by sorting the steps of
+   their envelopes.
 2. *Losses.* At that price every choice has a loss against its claim's best, and every idle node
    costs the price. An allocation falls short of the bound by exactly the sum of its losses and
    the cost of its idle nodes: its shortfall. A choice whose loss alone is no less than the
@@ -23,13 +24,20 @@ small core.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import inf
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.allocate.menu import Floats, Ints, Menu
+
+#: So few choices are looked at one by one: that is faster than by arrays.
+_FEW_CHOICES = 256
 
 #: Choices in the first core, and by how much each next one has more.
 _FIRST_CORE = 64
@@ -96,7 +104,54 @@ def _price(menu: Menu, nodes: int) -> tuple[float, Ints, Ints]:
         num_settled += int((lowest * part.copies)[~is_open].sum())
         rows, lowest, highest = rows[is_open], lowest[is_open], highest[is_open]
         part = menu.between(rows, lowest, highest)
+        if part.values.size <= _FEW_CHOICES:
+            price, fewest[rows], most[rows] = _price_of_few(part, nodes - num_settled)
+            return price, fewest, most
         blocks = part.blocks()
+
+
+def _price_of_few(part: Menu, nodes: int) -> tuple[float, list[int], list[int]]:
+    """Return what `_price` does, where each row's first choice fits and its last does not."""
+    counts, values = part.nodes.tolist(), part.values.tolist()
+    copies = part.copies.tolist()
+    starts = part.starts.tolist()
+    ends = [*starts[1:], len(values)]
+    left = nodes - sum(counts[start] * n for start, n in zip(starts, copies, strict=True))
+    #: (worth a node, row, count after it, nodes it takes)
+    steps: list[tuple[float, int, int, int]] = []
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        corners, slopes = _envelope(counts[start:end], values[start:end])
+        for (before, after), slope in zip(pairwise(corners), slopes, strict=True):
+            steps.append((slope, row, after, (after - before) * copies[row]))
+    steps.sort(key=itemgetter(0), reverse=True)
+    taken = list(accumulate(size for *_, size in steps))
+    price = steps[bisect_right(taken, left)][0]
+    fewest = [counts[start] for start in starts]
+    most = list(fewest)
+    for slope, row, count, _ in steps:
+        if slope > price:
+            fewest[row] = count
+        if slope >= price:
+            most[row] = count
+    return price, fewest, most
+
+
+def _envelope(counts: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Return the corners of the concave envelope, and the falling slopes between them."""
+    corners, worths, slopes = [counts[0]], [values[0]], [inf]
+    for count, value in zip(counts, values, strict=True):
+        if count == counts[0] or value == -inf:
+            continue
+        slope = (value - worths[-1]) / (count - corners[-1])
+        while slope >= slopes[-1]:
+            corners.pop()
+            worths.pop()
+            slopes.pop()
+            slope = (value - worths[-1]) / (count - corners[-1])
+        corners.append(count)
+        worths.append(value)
+        slopes.append(slope)
+    return corners, slopes[1:]
 
 
 def _counts_at(blocks: list[Menu], price: float) -> Ints:

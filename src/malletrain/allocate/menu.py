@@ -134,15 +134,12 @@ class Offer:
         claims = problem.claims
         _check_problem(problem)
         _check_bounds(claims)
-        menu = Menu.of_values([c.values for c in claims])
-        order = np.arange(len(claims))
-        kinds = claims
-        last_values = menu.values[menu.starts + menu.sizes - 1]
-        if np.unique(last_values).size < len(claims):  # most claims differ in these already
-            members = _alike(claims, sets_owners_apart=sets_owners_apart)
-            kinds = tuple(claims[row[0]] for row in members)
-            order = np.array([index for row in members for index in row], dtype=np.intp)
-            menu = Menu.of_values([c.values for c in kinds], [len(row) for row in members])
+        members = _same(claims, sets_owners_apart=sets_owners_apart)
+        if len({claims[row[0]].values.item(-1) for row in members}) < len(members):
+            members = _alike(claims, members, sets_owners_apart=sets_owners_apart)
+        kinds = [claims[row[0]] for row in members]
+        order = np.array([index for row in members for index in row], dtype=np.intp)
+        menu = Menu.of_values([c.values for c in kinds], [len(row) for row in members])
         gaps = [(i, c.min_nodes) for i, c in enumerate(kinds) if c.min_nodes > 1]
         starts = menu.starts.tolist()
         for row, min_nodes in gaps:
@@ -173,13 +170,26 @@ class Offer:
         menu.values[menu.starts[stays] + current[stays]] += bonus[stays]
 
 
-def _alike(claims: Sequence[Claim], *, sets_owners_apart: bool) -> list[list[int]]:
-    """Group claims that differ in nothing that an allocator looks at, in order."""
+def _same(claims: Sequence[Claim], *, sets_owners_apart: bool) -> list[list[int]]:
+    """Group claims that differ in nothing that an allocator looks at and share their values."""
     groups: dict[object, list[int]] = {}
     for index, claim in enumerate(claims):
         owner = claim.owner if sets_owners_apart else ""
-        key = (claim.min_nodes, claim.current_nodes, owner, claim.values.tobytes())
+        key = (id(claim.values), claim.current_nodes, claim.min_nodes, owner)
         groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def _alike(
+    claims: Sequence[Claim], members: list[list[int]], *, sets_owners_apart: bool
+) -> list[list[int]]:
+    """Join the groups of `_same` whose values are equal though they are not shared."""
+    groups: dict[object, list[int]] = {}
+    for row in members:
+        claim = claims[row[0]]
+        owner = claim.owner if sets_owners_apart else ""
+        key = (claim.values.tobytes(), claim.current_nodes, claim.min_nodes, owner)
+        groups.setdefault(key, []).extend(row)
     return list(groups.values())
 
 
