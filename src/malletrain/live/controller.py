@@ -37,7 +37,7 @@ from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
 from malletrain.live.alarms import Alarms
 from malletrain.live.executor import Executor
 from malletrain.live.inbox import Entry, Inbox
-from malletrain.live.ports import JobPaths, Offload, in_thread
+from malletrain.live.ports import Hands, JobPaths, Offload, in_thread
 from malletrain.live.progress import ProgressPool, with_progress_pooled
 from malletrain.live.store import EventStore
 from malletrain.live.views import ClusterView, DecisionView, cluster_view
@@ -74,7 +74,9 @@ class Controller:
         clock: Clock,
         paths: JobPaths,
         offload: Offload = in_thread,
+        hands: Hands | None = None,
     ) -> None:
+        """Take what it works with; `hands` carry decisions out in place of the agents."""
         self.config = config
         self.allocator = allocator
         self._live = config.live
@@ -96,6 +98,7 @@ class Controller:
             worker=config.worker,
             counters=self.counters,
         )
+        self._hands = hands or self.executor
         self._since_snapshot = 0
         self._pace = Pace(self._live.progress_decide_s)
         #: Came while a decision was made, and was not known to its allocator.
@@ -376,17 +379,19 @@ class Controller:
         return False
 
     async def _decide(self, events: Sequence[AnyEvent]) -> None:
-        self._pace.decided(self.now_s)
+        now_s = self.now_s
+        self._pace.decided(now_s)
         self._alarms.cancel("decide")
         try:
-            problem = problem_of(self._cluster)
+            problem = problem_of(replace(self._cluster, now_s=now_s))
             allocation = None
             if problem is not None:
                 allocation = await self._offload(partial(self.allocator.allocate, problem))
             # What came while the allocator ran counts: no order may name a node that is gone.
             late = await self._take_in() if len(self._inbox) else []
             self._owe_decision(late)
-            decision = decide(self._cluster, allocation, (*events, *late))
+            newest = replace(self._cluster, now_s=max(now_s, self._cluster.now_s))
+            decision = decide(newest, allocation, (*events, *late))
             if has_news(self._cluster, decision):
                 await self._carry_out(decision)
         except JournalWriteError as error:
@@ -413,4 +418,4 @@ class Controller:
         self._cluster = cluster
         if any(not isinstance(action, WakeAt) for action in decision.actions):
             self._last_decision = DecisionView(at_s=decision.at_s, reason=decision.reason)
-        self.executor.execute(decision.actions)
+        self._hands.execute(decision)

@@ -17,10 +17,11 @@ from msgspec.structs import asdict, replace
 
 from malletrain.clock import Clock
 from malletrain.config import LiveSettings, WorkerDefaults
-from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
+from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import (
     AnyEvent,
     CheckpointSaved,
+    DecisionTaken,
     JobNoted,
     NodesJoined,
     NodesLeaving,
@@ -134,8 +135,8 @@ class Executor:
 
     # -- the controller's orders -------------------------------------------------------------------
 
-    def execute(self, actions: Iterable[Action]) -> None:
-        for action in actions:
+    def execute(self, decision: DecisionTaken) -> None:
+        for action in decision.actions:
             match action:
                 case Rescale(job_id, generation, node_ids):
                     flow = self._flow(job_id)

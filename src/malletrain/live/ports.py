@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from malletrain.core.events import DecisionTaken
+
 _T = TypeVar("_T")
 
 
@@ -50,6 +52,12 @@ class Offload(Protocol):
 async def in_thread(call: Callable[[], _T]) -> _T:
     """Run it in a thread of its own."""
     return await asyncio.to_thread(call)
+
+
+class Hands(Protocol):
+    """Carries out what was decided; what comes of each action comes back as an event."""
+
+    def execute(self, decision: DecisionTaken) -> None: ...
 
 
 class JobPaths(Protocol):

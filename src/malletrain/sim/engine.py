@@ -17,7 +17,7 @@ from malletrain.allocate import allocator
 from malletrain.core import metrics
 from malletrain.core.apply import apply
 from malletrain.core.decide import decide_now, has_news
-from malletrain.core.events import AnyEvent, Configured, JobFinished, JobsForgotten
+from malletrain.core.events import AnyEvent, Configured, JobFinished
 from malletrain.core.model import Cluster
 from malletrain.core.pace import QUIET, Pace
 from malletrain.core.settings import CoreSettings
@@ -73,8 +73,7 @@ class Replay:
         self._num_decisions = 0
         self._rounds = 0
         self._ended: list[Account] = []
-        self._to_forget: list[str] = []
-        self._apply(Configured(at_s=self._now_s, settings=_core_settings(options, policy)))
+        self._apply(Configured(at_s=self._now_s, settings=core_settings(options, policy)))
 
     def run(self, on_progress: Callable[[float, float], None] | None = None) -> PolicyResult:
         """Replay to the end of the trace; `on_progress` is told the time reached and the end.
@@ -83,7 +82,7 @@ class Replay:
             InvariantError: the ledger does not add up: a bug of ours.
         """
         batches = 0
-        while (at_s := self._agenda.next_at_s()) is not None and at_s <= self._end_s:
+        while (at_s := self._next_at_s()) is not None and at_s <= self._end_s:
             self._step(at_s)
             batches += 1
             if on_progress and batches % _PROGRESS_EVERY_EVENTS == 0:
@@ -94,31 +93,22 @@ class Replay:
                     break
         return self._result()
 
+    def _next_at_s(self) -> float | None:
+        at_s = self._agenda.next_at_s()
+        if not self._pace.is_owed:
+            return at_s
+        return self._pace.due_at_s if at_s is None else min(at_s, self._pace.due_at_s)
+
     def _step(self, at_s: float) -> None:
         self._rounds = self._rounds + 1 if at_s == self._now_s else 0
         if self._rounds > _MOST_ROUNDS:
             raise InvariantError(f"decisions at {at_s} s never settle")
         self._now_s = at_s
-        happened: list[AnyEvent] = []
-        while self._agenda.next_at_s() == at_s:
-            happened += self._agenda.pop()()
-        events = [*self._forgotten(), *self.world.measurements(at_s), *happened]
+        events = self.world.pass_to(at_s) if self._agenda.next_at_s() == at_s else []
         for event in events:
             self._apply(event)
-        if not events and not self._pace.is_owed:
-            return
         if self._pace.is_due(events, at_s):
             self._decide(events)
-        elif self._pace.is_owed:
-            self._agenda.put(self._pace.due_at_s, list)
-
-    def _forgotten(self) -> list[AnyEvent]:
-        """Forget jobs that ended before, once their end has been decided about."""
-        if not self._to_forget:
-            return []
-        event = JobsForgotten(at_s=self._now_s, job_ids=tuple(self._to_forget))
-        self._to_forget = []
-        return [event]
 
     def _apply(self, event: AnyEvent) -> None:
         self.cluster = apply(self.cluster, event)
@@ -126,10 +116,11 @@ class Replay:
         if isinstance(event, JobFinished):
             entry = self.cluster.ledger.jobs[event.job_id]
             self._ended.append(Account(self.world.ended[event.job_id], entry, event.at_s))
-            self._to_forget.append(event.job_id)
 
     def _decide(self, events: Sequence[AnyEvent]) -> None:
         self._pace.decided(self._now_s)
+        # Nothing need have happened just now where a decision was owed.
+        self.cluster = replace(self.cluster, now_s=self._now_s)
         decision = decide_now(self.cluster, self._allocator, events)
         if not has_news(self.cluster, decision):
             return
@@ -139,7 +130,7 @@ class Replay:
         if self._journal:
             self._journal.write(line)
         self.cluster = apply(self.cluster, decision)
-        self.world.carry_out(decision)
+        self.world.execute(decision)
 
     def _result(self) -> PolicyResult:
         end_s = self._end_s
@@ -183,7 +174,7 @@ class Replay:
         )
 
 
-def _core_settings(options: ReplayOptions, policy: Policy) -> CoreSettings:
+def core_settings(options: ReplayOptions, policy: Policy) -> CoreSettings:
     """Return the settings with the policy's advisor."""
     advisor = replace(options.core.advisor, kind=policy.advisor)
     return replace(options.core, advisor=advisor)

@@ -17,6 +17,7 @@ from malletrain.core.events import (
     AnyEvent,
     DecisionTaken,
     JobFinished,
+    JobsForgotten,
     JobSubmitted,
     NodesJoined,
     NodesLeaving,
@@ -80,7 +81,11 @@ class World:
         self._to_measure: list[tuple[float, int, Run, int]] = []
         self._serials = count()
         self._tick_at_s = float("inf")
+        #: The newest time asked for by `WakeAt`; it replaces those before.
+        self._wake_at_s = float("inf")
         self._pinned: set[str] = set()
+        #: Jobs whose end the system knows of, and that it is to forget.
+        self._to_forget: list[str] = []
         #: The papers' jobs that have done their work, until the next moment.
         self._done: dict[str, Run] = {}
         self._jobs_expected_at_s = float("inf")
@@ -88,6 +93,15 @@ class World:
         self._moments: Iterator[Moment] = moments(intervals, options)
         self._expect_moment()
         self._expect_jobs(options.from_s)
+
+    def pass_to(self, at_s: float) -> list[AnyEvent]:
+        """Let happen what is due then, and return what the system is told of it."""
+        over, self._to_forget = tuple(self._to_forget), []
+        happened: list[AnyEvent] = []
+        while self._agenda.next_at_s() == at_s:
+            happened += self._agenda.pop()()
+        forgotten = [JobsForgotten(at_s=at_s, job_ids=over)] if over else []
+        return [*forgotten, *self.measurements(at_s), *happened]
 
     # -- the trace ---------------------------------------------------------------------------------
 
@@ -261,6 +275,7 @@ class World:
         run.stand()
         self._leave(run)
         self.ended[run.job.id] = self.runs.pop(run.job.id)
+        self._to_forget.append(run.job.id)
         ended = JobFinished(at_s=at_s, job_id=run.job.id, samples=run.samples)
         follow = self._submissions(at_s) if self._courses.is_prompt else []
         return [*events, ended, *follow]
@@ -278,7 +293,7 @@ class World:
 
     # -- decisions ---------------------------------------------------------------------------------
 
-    def carry_out(self, decision: DecisionTaken) -> None:
+    def execute(self, decision: DecisionTaken) -> None:
         """Begin with what was decided; what comes of it is on the agenda."""
         now_s = decision.at_s
         self._pinned = set(decision.pins)
@@ -292,9 +307,13 @@ class World:
                     at_s = now_s + self._settings.decision_delay_s
                     self._agenda.put(at_s, partial(self._release, node_ids, at_s))
                 case WakeAt(at_s):
-                    self._agenda.put(at_s, partial(_wake, at_s))
+                    self._wake_at_s = at_s
+                    self._agenda.put(at_s, partial(self._wake, at_s))
         for job_id in decision.pins:
             self._hasten(self.runs[job_id])
+
+    def _wake(self, at_s: float) -> list[AnyEvent]:
+        return [WokeUp(at_s=at_s)] if at_s == self._wake_at_s else []
 
     def _release(self, node_ids: Sequence[str], at_s: float) -> list[AnyEvent]:
         held = [n for n in node_ids if n in self._asked_at_s]
@@ -429,7 +448,3 @@ class World:
             run.advance(at_s)
         for since_s in self._held_since_s.values():
             self.recorder.offered(since_s, at_s)
-
-
-def _wake(at_s: float) -> list[AnyEvent]:
-    return [WokeUp(at_s=at_s)]
