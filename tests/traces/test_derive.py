@@ -142,13 +142,19 @@ def test_long_jobs_count_by_their_node_time() -> None:
     assert derived(*jobs).origin_epoch_s == 400
 
 
+def test_the_warm_up_lasts_as_long_as_jobs_from_before_may_have_waited() -> None:
+    jobs = [job(500 + i, 510 + i, 1, submitted_at_s=i) for i in range(5000)]
+    assert derived(*jobs).origin_epoch_s == 510
+
+
 def test_the_warm_up_takes_no_more_than_a_quarter() -> None:
     trace = derived(job(0, 1000, "a"), job(100, 1100, "b"), job(400, 1300, "c"))
     assert trace.origin_epoch_s == 100
+    assert note(trace, "the log is short beside its jobs")
 
 
 def test_a_dump_of_a_period_begins_with_the_first_end() -> None:
-    jobs = [job(-900, 7, "a"), job(-10, 50, "b"), job(20, 80, "a"), job(3000, 3001, "b")]
+    jobs = [job(-90_000, 7, "a"), job(-10, 50, "b"), job(20, 80, "a"), job(3000, 3001, "b")]
     assert derived(*jobs, of_period=True).origin_epoch_s == 7
 
 

@@ -1,7 +1,7 @@
 """Which part of a job log tells what its machine did: without its two ends, and without outages.
 
-At its start a log misses jobs that ran already, and the machine looks emptier than it was; at its
-end it misses those that were still to come.
+At its start a log misses jobs that ran or waited already, and the machine looks emptier than it
+was; at its end it misses those that were still to come.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from malletrain.errors import TraceError
 from malletrain.traces.jobs import JobLog, JobRecord
@@ -24,6 +25,7 @@ _MAX_WARM_UP_SHARE = 0.25
 DEFAULT_OUTAGE_S = 6 * 3600.0
 
 Period = tuple[float, float]
+_Floats = NDArray[np.float64]
 
 
 def of_log(log: JobLog, jobs: Sequence[JobRecord], options: TraceOptions, tally: Tally) -> Period:
@@ -35,11 +37,19 @@ def of_log(log: JobLog, jobs: Sequence[JobRecord], options: TraceOptions, tally:
     first_s = jobs[0].started_at_s
     last_s = max(job.ended_at_s for job in jobs)
     to_s = _drained_at(jobs, last_s) if options.drain_s is None else last_s - options.drain_s
-    if options.warm_up_s is None:
-        warm_at_s = _first_end(jobs) if log.is_of_period else first_s + _warm_up_s(jobs)
-        from_s = min(warm_at_s, first_s + _MAX_WARM_UP_SHARE * (to_s - first_s))
-    else:
+    if options.warm_up_s is not None:
         from_s = first_s + options.warm_up_s
+    elif log.is_of_period:
+        from_s = _first_end(jobs)
+    else:
+        latest_s = first_s + _MAX_WARM_UP_SHARE * (to_s - first_s)
+        from_s = max(_warm_at_s(jobs), first_s)
+        if from_s > latest_s:
+            from_s = latest_s
+            tally.say(
+                "the log is short beside its jobs: those from before it may still hold nodes "
+                "when its use begins, which are then taken to be idle"
+            )
     if to_s <= from_s:
         raise TraceError(
             f"nothing is left of the log between warm-up ({from_s - first_s:,.0f} s) and drain "
@@ -62,22 +72,31 @@ def _drained_at(jobs: Sequence[JobRecord], last_s: float) -> float:
     return min(max(submissions, default=jobs[-1].started_at_s), last_s)
 
 
-def _warm_up_s(jobs: Sequence[JobRecord]) -> float:
-    """Return how long after a log's start jobs from before it still hold nodes.
+def _warm_at_s(jobs: Sequence[JobRecord]) -> float:
+    """Return when jobs submitted before the log's first hold but a small share of the nodes.
 
-    If jobs come evenly, those from before the start hold, x later, in the mean
-    sum(nodes * max(run - x, 0)) / sum(nodes * run) of what all jobs hold.
+    If jobs come evenly, those submitted before the first hold, x later, in the mean
+    sum(nodes * (max(wait + run - x, 0) - max(wait - x, 0))) / sum(nodes * run) of what all hold.
     """
-    run_s = np.array([job.ended_at_s - job.started_at_s for job in jobs])
+    submitted = [job.started_at_s if (at_s := job.submitted_at_s) is None else at_s for job in jobs]
+    submitted_at_s = np.array(submitted)
+    wait_s = np.array([job.started_at_s for job in jobs]) - submitted_at_s
+    end_s = np.array([job.ended_at_s for job in jobs]) - submitted_at_s
     nodes = np.array([job.nodes for job in jobs], dtype=np.float64)
-    order = np.argsort(run_s)
-    run_s, nodes = run_s[order], nodes[order]
-    # Node time, and nodes, of jobs longer than the k-th.
-    longer_node_s = (nodes * run_s)[::-1].cumsum()[::-1] - nodes * run_s
-    longer_nodes = nodes[::-1].cumsum()[::-1] - nodes
-    missing = longer_node_s - run_s * longer_nodes
-    is_warm = missing <= _MISSING_SHARE * (nodes * run_s).sum()
-    return float(run_s[np.argmax(is_warm)])
+    later_s = np.unique(np.concatenate([wait_s, end_s]))
+    missing = _node_s_after(later_s, end_s, nodes) - _node_s_after(later_s, wait_s, nodes)
+    is_warm = missing <= _MISSING_SHARE * (nodes * (end_s - wait_s)).sum()
+    return float(submitted_at_s.min() + later_s[np.argmax(is_warm)])
+
+
+def _node_s_after(later_s: _Floats, until_s: _Floats, nodes: _Floats) -> _Floats:
+    """Return sum(nodes * max(until - later, 0)) for each of `later_s`, shape `(num_later,)`."""
+    order = np.argsort(until_s)
+    held = np.append(nodes[order][::-1].cumsum()[::-1], 0.0)
+    held_s = np.append((nodes * until_s)[order][::-1].cumsum()[::-1], 0.0)
+    first = np.searchsorted(until_s[order], later_s)
+    after: _Floats = held_s[first] - later_s * held[first]
+    return after
 
 
 def outages(jobs: Sequence[JobRecord], period: Period, at_least_s: float) -> list[Period]:
