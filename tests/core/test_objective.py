@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.core.model import Job, JobSpec, RescaleCost, Scalability
-from malletrain.core.objective import DEADLINE_FACTOR, aim_of, utilities, values
+from malletrain.core.objective import DEADLINE_FACTOR, Aim, pace_samples_per_s, utilities, values
 from malletrain.core.scalability import Curve, fit, observe
 from malletrain.core.settings import ObjectiveKind, PriorSettings
 
@@ -37,6 +37,11 @@ def job(
         deadline_at_s=deadline_at_s,
     )
     return Job(spec, submitted_at_s=0.0, done_samples=done_samples)
+
+
+def aim_of(member: Job, kind: ObjectiveKind, now_s: float) -> Aim:
+    spec = member.spec
+    return Aim(kind, spec.min_nodes, spec.weight, pace_samples_per_s(member, now_s))
 
 
 @given(st.integers(0, 16), st.integers(1, 16), st.floats(0.1, 1e4))

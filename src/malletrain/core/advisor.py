@@ -24,14 +24,13 @@ from malletrain.core.model import (
     Observation,
     Phase,
     Pin,
-    RescaleCost,
     Scalability,
 )
-from malletrain.core.objective import Aim, utilities
+from malletrain.core.objective import utilities
 from malletrain.core.rounding import rounded
 from malletrain.core.scalability import Curve, StatedCurve, curve_for
 from malletrain.core.settings import AdvisorKind, AdvisorSettings
-from malletrain.core.view import View
+from malletrain.core.view import Outlook, View
 
 #: What a node is worth to others is one of a scale of values with this step between them.
 _WORTH_STEP = 0.02
@@ -242,7 +241,7 @@ def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
     # No more than there are, up to a power of two: so that a node more or less changes nothing.
     limit = 1 << view.num_usable.bit_length()
     for job in _without_turn(pins, view, view.training):
-        doubtful = _doubtful(job.spec, view.curve(job), limit, view.settings.advisor)
+        doubtful = _doubtful(job.spec, view.outlook(job).curve, limit, view.settings.advisor)
         # Others can be compared once the present scale is known.
         if doubtful and is_known(job, len(job.node_ids), view.cluster):
             pin = _question(job, doubtful, view, market(), room().of(job))
@@ -289,7 +288,7 @@ class _Market:
 
     def __init__(self, view: View) -> None:
         last_nodes = [
-            _worth_of_last_node(view.aim(job), view.curve(job), len(job.node_ids))
+            _worth_of_last_node(view.outlook(job), len(job.node_ids))
             for job in view.training
             if len(job.node_ids) > job.spec.min_nodes
         ]
@@ -309,8 +308,8 @@ class _Market:
 
 
 @lru_cache(maxsize=8192)
-def _worth_of_last_node(aim: Aim, curve: Curve | StatedCurve, nodes: int) -> float:
-    utility = utilities(aim, curve, nodes)
+def _worth_of_last_node(outlook: Outlook, nodes: int) -> float:
+    utility = utilities(outlook.aim, outlook.curve, nodes)
     return float(utility[nodes] - utility[nodes - 1])
 
 
@@ -323,17 +322,15 @@ def _question(
     possible = tuple(nodes for nodes in doubtful if nodes <= room and nodes != present)
     if not possible:
         return None
-    aim, curve, cost = view.aim(job), view.curve(job), view.cost(job)
-    life_s = min(settings.answer_life_s, _left_s(job, curve.rates(present)[present]))
-    best = _best_question(aim, curve, cost, market.price(job), settings, present, possible, life_s)
+    outlook = view.outlook(job)
+    life_s = min(settings.answer_life_s, _left_s(job, outlook, present))
+    best = _best_question(outlook, market.price(job), settings, present, possible, life_s)
     return best and Pin(best[0], view.now_s, best[1])
 
 
 @lru_cache(maxsize=8192)
 def _best_question(  # noqa: PLR0917 - all that the answer depends on
-    aim: Aim,
-    curve: Curve | StatedCurve,
-    cost: RescaleCost,
+    outlook: Outlook,
     price: _Price,
     settings: AdvisorSettings,
     present: int,
@@ -350,7 +347,8 @@ def _best_question(  # noqa: PLR0917 - all that the answer depends on
     and max(-d, 0) during the budget.
     """
     limit = max(present, *possible)
-    sd, utility = curve.sd(limit), utilities(aim, curve, limit)
+    sd, cost = outlook.curve.sd(limit), outlook.cost
+    utility = utilities(outlook.aim, outlook.curve, limit)
     best: tuple[int, str] | None = None
     best_surplus = 0.0
     for nodes in possible:
@@ -371,10 +369,11 @@ def _best_question(  # noqa: PLR0917 - all that the answer depends on
     return best
 
 
-def _left_s(job: Job, samples_per_s: float) -> float:
+def _left_s(job: Job, outlook: Outlook, nodes: int) -> float:
     if job.spec.work_samples is None:
         return math.inf
-    return max(job.spec.work_samples - job.done_samples, 0.0) / samples_per_s
+    samples_per_s = outlook.curve.rates(nodes)[nodes]
+    return max(job.spec.work_samples - job.done_samples, 0.0) / float(samples_per_s)
 
 
 def _unit_normal_loss(z: float) -> float:

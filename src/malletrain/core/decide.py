@@ -12,11 +12,9 @@ from functools import lru_cache
 from malletrain.core import advisor, horizon, objective, placement, reasons
 from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import AnyEvent, DecisionTaken
-from malletrain.core.model import Cluster, Job, JobSpec, Pin, RescaleCost
-from malletrain.core.objective import Aim
+from malletrain.core.model import Cluster, Job, JobSpec, Pin
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
-from malletrain.core.scalability import Curve, StatedCurve
-from malletrain.core.view import View
+from malletrain.core.view import Outlook, View
 
 
 def problem_of(cluster: Cluster) -> Problem | None:
@@ -69,8 +67,8 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
     jobs = [job for job in view.claimants if job.spec.id not in pins]
     if not jobs or not view.num_usable:
         return None
-    costs = [view.cost(job) for job in jobs]
-    mean_up_s = sum([cost.scale_up_s for cost in costs]) / len(costs)
+    outlooks = [view.outlook(job) for job in jobs]
+    mean_up_s = sum([outlook.cost.scale_up_s for outlook in outlooks]) / len(jobs)
     horizon_s = horizon.horizon_s(view.cluster.stability, mean_up_s, view.settings.horizon)
     quotas = dict(view.settings.quotas)
     for job_id, pin in pins.items():
@@ -78,7 +76,10 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
             quotas[owner] -= pin.nodes
     return Problem(
         claims=tuple(
-            [_claim(view, job, cost, horizon_s) for job, cost in zip(jobs, costs, strict=True)]
+            [
+                _claim(view, job, outlook, horizon_s)
+                for job, outlook in zip(jobs, outlooks, strict=True)
+            ]
         ),
         nodes=view.num_usable - sum(pin.nodes for pin in pins.values()),
         horizon_s=horizon_s,
@@ -86,31 +87,25 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
     )
 
 
-def _claim(view: View, job: Job, cost: RescaleCost, horizon_s: float) -> Claim:
+def _claim(view: View, job: Job, outlook: Outlook, horizon_s: float) -> Claim:
     """Say what the job would make of each number of nodes."""
     spec = job.spec
-    current = len(view.staying(job.held_node_ids if _is_growing(job) else job.node_ids))
+    present = job.node_ids
+    if job.rescaling is not None and len(job.rescaling.node_ids) > len(present):
+        present = job.held_node_ids
+    current = len(view.staying(present))
     most = min(spec.max_nodes, max(view.num_nodes, spec.min_nodes))
     if job.retry_at_s > view.now_s:
         most = min(most, max(current, spec.min_nodes))
-    current = min(current, most)
-    worth_of = (view.aim(job), view.curve(job), cost, horizon_s)
-    return _remembered_claim(spec, worth_of, current, most)
+    return _remembered_claim(spec, outlook, horizon_s, min(current, most), most)
 
 
 @lru_cache(maxsize=16384)
 def _remembered_claim(
-    spec: JobSpec,
-    worth_of: tuple[Aim, Curve | StatedCurve, RescaleCost, float],
-    current: int,
-    most: int,
+    spec: JobSpec, outlook: Outlook, horizon_s: float, current: int, most: int
 ) -> Claim:
-    values = objective.values(*worth_of, current, most)
+    values = objective.values(outlook.aim, outlook.curve, outlook.cost, horizon_s, current, most)
     return Claim(spec.id, min(spec.min_nodes, most), most, current, values, spec.owner)
-
-
-def _is_growing(job: Job) -> bool:
-    return job.rescaling is not None and len(job.rescaling.node_ids) > len(job.node_ids)
 
 
 # -- actions ---------------------------------------------------------------------------------------

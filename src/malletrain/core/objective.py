@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from malletrain.core.model import Job, JobSpec, RescaleCost
+from malletrain.core.model import Job, RescaleCost
 from malletrain.core.scalability import Curve, StatedCurve
 from malletrain.core.settings import ObjectiveKind
 
@@ -28,19 +28,8 @@ class Aim(Struct, frozen=True, cache_hash=True):
     kind: ObjectiveKind
     min_nodes: int
     weight: float
-    #: Samples/s that finish the job in time: 0 without a deadline or a known amount of work,
-    #: infinite once the deadline is past.
-    pace_samples_per_s: float
-
-
-def aim_of(job: Job, kind: ObjectiveKind, now_s: float) -> Aim:
-    has_pace = kind is ObjectiveKind.DEADLINE and job.spec.deadline_at_s is not None
-    return _aim(job.spec, kind, _pace_samples_per_s(job, now_s) if has_pace else 0.0)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _aim(spec: JobSpec, kind: ObjectiveKind, pace_samples_per_s: float) -> Aim:
-    return Aim(kind, spec.min_nodes, spec.weight, pace_samples_per_s)
+    #: Under the deadline objective only.
+    pace_samples_per_s: float = 0.0
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -97,7 +86,11 @@ def utilities(aim: Aim, curve: Curve | StatedCurve, max_nodes: int) -> _Floats:
     return utility
 
 
-def _pace_samples_per_s(job: Job, now_s: float) -> float:
+def pace_samples_per_s(job: Job, now_s: float) -> float:
+    """Return the samples/s that finish the job in time.
+
+    0 without a deadline or a known amount of work, infinite once the deadline is past.
+    """
     if job.spec.deadline_at_s is None or job.spec.work_samples is None:
         return 0.0
     left_s = job.spec.deadline_at_s - now_s

@@ -80,7 +80,7 @@ def _change(view: View, job: Job, after: int) -> str:
     known = view.cluster.curves.get(job.spec.model_key)
     if not known or not known.observations:
         return f"{words}, not measured yet"
-    rates = view.curve(job).rates(max(before, after))
+    rates = view.outlook(job).curve.rates(max(before, after))
     return f"{words}, {rates[after] - rates[before]:+,.0f} samples/s"
 
 

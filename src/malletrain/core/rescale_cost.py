@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from malletrain.core.model import Cluster, Job, RescaleCost
+from malletrain.core.model import Cluster, Job, JobSpec, RescaleCost
 from malletrain.core.rounding import rounded
 from malletrain.core.settings import AdvisorKind, PriorSettings
 
@@ -24,16 +24,22 @@ def prior_cost(prior: PriorSettings) -> RescaleCost:
 
 
 def cost_for(cluster: Cluster, job: Job) -> RescaleCost:
-    """Return the cost to decide by: stated, else of its model, else of all models, else assumed.
+    """Return the cost to decide by for a job."""
+    costs, settings = cluster.rescale_costs, cluster.settings
+    known = costs.get(job.spec.model_key) or costs.get(ANY_MODEL)
+    return decided_cost(job.spec, known, settings.advisor.kind, settings.prior)
+
+
+def decided_cost(
+    spec: JobSpec, known: RescaleCost | None, kind: AdvisorKind, prior: PriorSettings
+) -> RescaleCost:
+    """Return what is stated, else what is known of its model or of all models, else assumed.
 
     What was learned is rounded.
     """
-    stated = job.spec.stated
-    if stated is not None and cluster.settings.advisor.kind is AdvisorKind.TOLD:
-        return RescaleCost(stated.scale_up_s, stated.scale_down_s)
-    costs = cluster.rescale_costs
-    known = costs.get(job.spec.model_key) or costs.get(ANY_MODEL)
-    return _rounded(known) if known else prior_cost(cluster.settings.prior)
+    if kind is AdvisorKind.TOLD and spec.stated is not None:
+        return RescaleCost(spec.stated.scale_up_s, spec.stated.scale_down_s)
+    return _rounded(known) if known else prior_cost(prior)
 
 
 @lru_cache(maxsize=4096)

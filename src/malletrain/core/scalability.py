@@ -10,7 +10,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from malletrain.core.model import Cluster, Job, Observation, Scalability, StatedScaling
+from malletrain.core.model import (
+    Cluster,
+    Job,
+    JobSpec,
+    Observation,
+    Scalability,
+    StatedScaling,
+)
 from malletrain.core.rounding import rounded
 from malletrain.core.settings import AdvisorKind, PriorSettings
 
@@ -175,24 +182,27 @@ def _stated_rates(stated: StatedScaling, max_nodes: int) -> _Floats:
 
 
 def curve_for(cluster: Cluster, job: Job) -> Curve | StatedCurve:
-    """Return the curve to decide by for a job: evidence is pooled among jobs of its model.
+    """Return the curve to decide by for a job: evidence is pooled among jobs of its model."""
+    settings = cluster.settings
+    scalability = cluster.curves.get(job.spec.model_key)
+    known = known_curve(job.spec, scalability, settings.advisor.kind, settings.prior)
+    return known or unknown_curve(cluster)
+
+
+def known_curve(
+    spec: JobSpec, scalability: Scalability | None, kind: AdvisorKind, prior: PriorSettings
+) -> Curve | StatedCurve | None:
+    """Return the curve for a job where something is known of it, or where nothing may be.
 
     The static advisor knows the prior alone, the told one what was stated.
     """
-    return known_curve(cluster, job) or unknown_curve(cluster)
-
-
-def known_curve(cluster: Cluster, job: Job) -> Curve | StatedCurve | None:
-    """Return the curve for a job where something is known of it, or where nothing may be."""
-    settings = cluster.settings
-    if settings.advisor.kind is AdvisorKind.TOLD and job.spec.stated is not None:
-        return StatedCurve(job.spec.stated)
-    if settings.advisor.kind is AdvisorKind.STATIC:
-        return fit(Scalability(), settings.prior)
-    scalability = cluster.curves.get(job.spec.model_key)
+    if kind is AdvisorKind.TOLD and spec.stated is not None:
+        return StatedCurve(spec.stated)
+    if kind is AdvisorKind.STATIC:
+        return fit(Scalability(), prior)
     if scalability is None or not scalability.observations:
         return None
-    return fit(scalability, settings.prior)
+    return fit(scalability, prior)
 
 
 def unknown_curve(cluster: Cluster) -> Curve:

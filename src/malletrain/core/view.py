@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from malletrain.core.model import Cluster, Job, Node, Phase, RescaleCost
-from malletrain.core.objective import Aim, aim_of
-from malletrain.core.rescale_cost import cost_for
+from msgspec import Struct
+
+from malletrain.core.model import Cluster, Job, JobSpec, Node, Phase, RescaleCost, Scalability
+from malletrain.core.objective import Aim, pace_samples_per_s
+from malletrain.core.rescale_cost import ANY_MODEL, decided_cost
 from malletrain.core.scalability import Curve, StatedCurve, known_curve, unknown_curve
+from malletrain.core.settings import AdvisorKind, ObjectiveKind, PriorSettings
+
+
+class Outlook(Struct, frozen=True, cache_hash=True):
+    """What is expected of a job on more or fewer nodes."""
+
+    aim: Aim
+    curve: Curve | StatedCurve
+    cost: RescaleCost
 
 
 class View:
@@ -17,6 +28,7 @@ class View:
         self.cluster = cluster
         self.now_s = cluster.now_s
         self.settings = cluster.settings
+        self._has_deadlines = cluster.settings.objective is ObjectiveKind.DEADLINE
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
         self.num_nodes = len(cluster.nodes)
@@ -48,15 +60,12 @@ class View:
             return node_ids
         return tuple(node_id for node_id in node_ids if node_id not in self._leaving_ids)
 
-    def curve(self, job: Job) -> Curve | StatedCurve:
-        """Return the curve to decide by, as `curve_for` does."""
-        return known_curve(self.cluster, job) or self._unknown_curve
-
-    def aim(self, job: Job) -> Aim:
-        return aim_of(job, self.settings.objective, self.now_s)
-
-    def cost(self, job: Job) -> RescaleCost:
-        return cost_for(self.cluster, job)
+    def outlook(self, job: Job) -> Outlook:
+        """Return what to decide about a job by."""
+        key = job.spec.model_key
+        pace = pace_samples_per_s(job, self.now_s) if self._has_deadlines else 0.0
+        curves, costs = self.cluster.curves, self.cluster.rescale_costs
+        return _outlook(job.spec, curves.get(key), costs.get(key), self._common, pace)
 
     @cached_property
     def training(self) -> list[Job]:
@@ -81,5 +90,44 @@ class View:
         return [node for node in self.cluster.nodes.values() if node.id not in taken]
 
     @cached_property
-    def _unknown_curve(self) -> Curve:
-        return unknown_curve(self.cluster)
+    def _common(self) -> _Common:
+        settings = self.settings
+        return _Common(
+            objective=settings.objective,
+            advisor=settings.advisor.kind,
+            prior=settings.prior,
+            unknown_curve=unknown_curve(self.cluster),
+            cost_of_any=self.cluster.rescale_costs.get(ANY_MODEL),
+        )
+
+
+class _Common(Struct, frozen=True, cache_hash=True):
+    """What the outlooks of all jobs depend on."""
+
+    objective: ObjectiveKind
+    advisor: AdvisorKind
+    prior: PriorSettings
+    #: For models never measured.
+    unknown_curve: Curve
+    #: For models never rescaled.
+    cost_of_any: RescaleCost | None
+
+
+@lru_cache(maxsize=16384)
+def _outlook(
+    spec: JobSpec,
+    scalability: Scalability | None,
+    cost: RescaleCost | None,
+    common: _Common,
+    pace_samples_per_s: float,
+) -> Outlook:
+    known = known_curve(spec, scalability, common.advisor, common.prior)
+    return _shared_outlook(
+        Aim(common.objective, spec.min_nodes, spec.weight, pace_samples_per_s),
+        known or common.unknown_curve,
+        decided_cost(spec, cost or common.cost_of_any, common.advisor, common.prior),
+    )
+
+
+#: Equal outlooks are one object: what is remembered of it is found fast.
+_shared_outlook = lru_cache(maxsize=16384)(Outlook)
