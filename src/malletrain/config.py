@@ -26,7 +26,7 @@ import difflib
 import enum
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,28 @@ def parse(text: str) -> Config:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
+    return _checked(raw)
+
+
+def core_settings(base: CoreSettings, table: Mapping[str, Any]) -> CoreSettings:
+    """Return settings with those of a table `[core]` in the place of their own.
+
+    Raises:
+        ConfigError: see `Config.load`.
+    """
+    _check_keys({"core": table}, Config, "")
+    return _checked({"core": _merged(msgspec.to_builtins(base), table)}).core
+
+
+def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in table.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, dict) else value
+    return merged
+
+
+def _checked(raw: dict[str, Any]) -> Config:
     _check_keys(raw, Config, "")
     try:
         config = msgspec.convert(raw, Config)

@@ -39,6 +39,10 @@ class WorkloadError(UserError):
     """A workload is wrong: which file or generator, which job, which key, what it may have."""
 
 
+class SweepError(UserError):
+    """A sweep cannot be run: what in which file is wrong, or which runs failed and why."""
+
+
 class ConflictError(UserError):
     """The request does not fit the state as it is now."""
 

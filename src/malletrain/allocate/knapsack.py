@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from malletrain.allocate.menu import Floats, Ints, Menu
 
 #: So few choices are looked at one by one: that is faster than by arrays.
-_FEW_CHOICES = 256
+_FEW_CHOICES = 128
 
 #: Choices in the first core, and by how much each next one has more.
 _FIRST_CORE = 64

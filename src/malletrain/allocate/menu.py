@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -46,11 +47,8 @@ class Menu:
     @classmethod
     def of_values(cls, values: Sequence[Floats], copies: Sequence[int] | None = None) -> Menu:
         """Lay out copies of the values, a row each, as they are."""
-        sizes = np.array([len(v) for v in values], dtype=np.intp)
-        starts = np.cumsum(sizes) - sizes
+        nodes, starts, sizes = _layout(tuple([v.size for v in values]))
         flat = np.concatenate(values, dtype=np.float64) if values else np.empty(0)
-        nodes = np.arange(flat.size, dtype=np.int32)
-        nodes -= np.repeat(starts.astype(np.int32), sizes)
         num_claims = np.ones_like(sizes) if copies is None else np.array(copies, dtype=np.intp)
         return cls(flat, nodes, starts, sizes, num_claims)
 
@@ -114,6 +112,18 @@ class Menu:
         starts = np.cumsum(sizes) - sizes
         chosen = np.arange(int(sizes.sum())) + np.repeat(self.starts[rows] + lowest - starts, sizes)
         return Menu(self.values[chosen], self.nodes[chosen], starts, sizes, self.copies[rows])
+
+
+@lru_cache(maxsize=16)
+def _layout(row_sizes: tuple[int, ...]) -> tuple[NDArray[np.int32], Ints, Ints]:
+    """Return a menu's nodes, starts and sizes, read-only."""
+    sizes = np.array(row_sizes, dtype=np.intp)
+    starts = np.cumsum(sizes) - sizes
+    nodes = np.arange(sizes.sum(), dtype=np.int32)
+    nodes -= np.repeat(starts.astype(np.int32), sizes)
+    for array in (nodes, starts, sizes):
+        array.flags.writeable = False
+    return nodes, starts, sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

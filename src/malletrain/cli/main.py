@@ -9,7 +9,14 @@ import typer
 from typer.core import TyperGroup
 
 from malletrain import __version__
-from malletrain.cli import controller_commands, job_commands, node_commands, trace_commands, watch
+from malletrain.cli import (
+    controller_commands,
+    job_commands,
+    node_commands,
+    replay_commands,
+    trace_commands,
+    watch,
+)
 from malletrain.errors import MalleTrainError, UsageError, UserError
 
 
@@ -59,6 +66,7 @@ def _root(
 _CONTROLLER = "Controller"
 _JOBS = "Jobs"
 _NODES = "Nodes"
+_REPLAY = "Replay"
 #: What follows the first word that is no option belongs to the job's command.
 _COMMAND_FOLLOWS = {"allow_interspersed_args": False}
 
@@ -76,4 +84,5 @@ app.command(rich_help_panel=_JOBS)(job_commands.suspend)
 app.command(rich_help_panel=_JOBS)(job_commands.resume)
 app.command(rich_help_panel=_NODES)(node_commands.nodes)
 app.add_typer(node_commands.app, name="node", rich_help_panel=_NODES)
-app.add_typer(trace_commands.app, name="trace", rich_help_panel="Replay")
+app.add_typer(replay_commands.app, name="replay", rich_help_panel=_REPLAY)
+app.add_typer(trace_commands.app, name="trace", rich_help_panel=_REPLAY)

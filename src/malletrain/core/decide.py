@@ -151,10 +151,15 @@ def _is_ending(job: Job) -> bool:
 def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]) -> list[Action]:
     wanted: dict[str, int] = {}
     held: dict[str, tuple[str, ...]] = {}
+    counts = allocation.counts if allocation else {}
     for job in view.claimants:
         job_id = job.spec.id
-        count = _target(view, job, allocation, pins)
-        staying = view.staying(job.held_node_ids)
+        pin = pins.get(job_id)
+        # One that the allocator did not know keeps what it has.
+        count = counts.get(job_id) if pin is None else pin.nodes
+        staying = view.staying(job.held_node_ids if job.rescaling else job.node_ids)
+        if count is None:
+            count = len(view.staying(job.node_ids))
         is_settled = staying is job.node_ids and not job.is_broken
         if (is_settled and len(staying) == count) or not _may_move(view, job):
             continue
@@ -178,15 +183,6 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
         Rescale(job_id, view.cluster.jobs[job_id].generation + 1, node_ids)
         for job_id, node_ids in _possible(view.cluster, assigned).items()
     ]
-
-
-def _target(view: View, job: Job, allocation: Allocation | None, pins: Mapping[str, Pin]) -> int:
-    """Return the job's node count; one that the allocator did not know keeps what it has."""
-    job_id = job.spec.id
-    if job_id in pins:
-        return pins[job_id].nodes
-    count = allocation.counts.get(job_id) if allocation else None
-    return len(view.staying(job.node_ids)) if count is None else count
 
 
 def _may_move(view: View, job: Job) -> bool:

@@ -1,0 +1,164 @@
+"""Sweep files: the product of lists, as TOML.
+
+```toml
+trace = "idle.csv.gz"                   # paths count from this file's directory
+jobs = ["workload.toml", "hpo:count=100"]
+policies = ["malletrain", "equal-share"]
+seeds = [0, 1, 2]
+
+[trace_options]                         # optional: the options by which the trace is read
+nodes = 512
+
+[settings]                              # optional: of all runs
+ledger = "papers"
+
+[grid]                                  # optional: every combination of these is run
+max_parallel = [35, 100]
+horizon = ["adaptive", 10, 60]
+world.cost_factor = [1, 5, 20]
+```
+
+Settings are the options of `malletrain replay`, `_` for `-`: see `request.Asked`; `world.KEY` and
+`core.KEY` are those of the world and of the configuration's table `[core]`. Several `[[grid]]` are
+run one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from malletrain.core.settings import CoreSettings
+from malletrain.errors import SweepError, UserError
+from malletrain.sim import tables
+from malletrain.sim.generate import from_text
+from malletrain.sim.policies import policy
+from malletrain.sim.request import Asked, asked
+from malletrain.sim.sweep import Run, Sweep
+from malletrain.traces.trace import TraceOptions
+
+_MOST_RUNS = 1_000_000
+
+#: The `[core]` table that is given, over the configuration's.
+CoreOf = Callable[[Mapping[str, Any]], CoreSettings]
+
+
+class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    trace: str
+    jobs: list[str]
+    policies: list[str]
+    seeds: list[int]
+    trace_options: TraceOptions = TraceOptions()
+    settings: dict[str, Any] = {}
+    grid: dict[str, Any] | list[dict[str, Any]] = {}
+
+
+def read(path: Path, core_of: CoreOf) -> Sweep:
+    """Read a sweep.
+
+    Raises:
+        SweepError: in one line, what in which file is wrong.
+    """
+    try:
+        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+        return _sweep(path.parent, file, core_of)
+    except OSError as error:
+        raise SweepError(f"cannot read sweep {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SweepError(f"{path}: not UTF-8 text: {error.reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SweepError(f"{path}: not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        known = ", ".join(_File.__struct_fields__)
+        raise SweepError(f"{path}: {error}; its keys are {known}") from error
+    except UserError as error:
+        raise SweepError(f"{path}: {error}") from error
+
+
+def _sweep(directory: Path, file: _File, core_of: CoreOf) -> Sweep:
+    for name in ("jobs", "policies", "seeds"):
+        _check_list(name, getattr(file, name))
+    for name in file.policies:
+        policy(name)
+    if min(file.seeds) < 0:
+        raise SweepError(f"seeds has {min(file.seeds)}: they must be 0 or more")
+    requests = list(_requests(file, core_of))
+    jobs = [_placed(directory, text) for text in file.jobs]
+    num_runs = len(requests) * len(jobs) * len(file.policies) * len(file.seeds)
+    if num_runs > _MOST_RUNS:
+        raise SweepError(f"it asks for {num_runs:,} runs: there may be {_MOST_RUNS:,}")
+    return Sweep(
+        trace=directory / Path(file.trace).expanduser(),
+        trace_options=file.trace_options,
+        runs=tuple(
+            Run(jobs=text, policy=name, seed=seed, request=request)
+            for text, request, seed, name in itertools.product(
+                jobs, requests, file.seeds, file.policies
+            )
+        ),
+    )
+
+
+def _check_list(name: str, values: Sequence[Any]) -> None:
+    if not values:
+        raise SweepError(f"{name} is empty: there is nothing to run")
+    for value in values:
+        if values.count(value) > 1:
+            raise SweepError(f"{name} has {tables.show(value)} twice")
+
+
+def _placed(directory: Path, text: str) -> str:
+    if from_text(text) is not None:
+        return text
+    return str(directory / Path(text).expanduser())
+
+
+def _requests(file: _File, core_of: CoreOf) -> Iterator[Asked]:
+    """Yield what each combination asks for, once."""
+    seen: set[bytes] = set()
+    settings = dict(_flat(file.settings))
+    for grid in file.grid if isinstance(file.grid, list) else [file.grid]:
+        for point in _points(dict(_flat(grid)), settings):
+            request = _request({**settings, **point}, core_of)
+            key = msgspec.json.encode(request)
+            if key not in seen:
+                seen.add(key)
+                yield request
+
+
+def _points(grid: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for key, values in grid.items():
+        if not isinstance(values, list):
+            raise SweepError(f"grid has {key} = {tables.show(values)}: it must be a list")
+        if key in settings:
+            raise SweepError(f"{key} is both in settings and in grid: remove one")
+        _check_list(f"grid's {key}", values)
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield values by dotted key, whether it was written so or as tables."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{inner}", below) for inner, below in _flat(value))
+        else:
+            yield key, value
+
+
+def _request(flat: Mapping[str, Any], core_of: CoreOf) -> Asked:
+    table: dict[str, Any] = {}
+    for dotted, value in flat.items():
+        *parents, last = dotted.split(".")
+        inner = table
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    core = core_of(table.pop("core", {}))
+    return asked(table, core)
