@@ -19,7 +19,8 @@ def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
         if hasattr(command, "commands"):
             yield from commands(command, (*words, name))
         else:
-            yield (*words, name), command
+            is_default = name == getattr(group, "default", None)
+            yield words if is_default else (*words, name), command
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))

@@ -11,6 +11,7 @@ from malletrain.core.model import StatedScaling
 from malletrain.core.settings import AdvisorKind
 from malletrain.errors import UsageError
 from malletrain.sim import draws
+from malletrain.sim.tables import suggest
 from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
 
 #: The share of users that overclaim, and what they multiply their throughput by.
@@ -114,5 +115,5 @@ def policy(name: str) -> Policy:
         UsageError: there is none.
     """
     if name not in POLICIES:
-        raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+        raise UsageError(f"there is no policy {name!r}: {suggest(name, POLICIES, 'policies')}")
     return POLICIES[name]

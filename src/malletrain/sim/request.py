@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from malletrain.core.settings import AdvisorKind, CoreSettings, ObjectiveKind
+from malletrain.core.settings import AdvisorKind, CoreSettings, ObjectiveKind, PlacementKind
 from malletrain.errors import UsageError, WorkloadError
 from malletrain.sim import tables, workload_file
 from malletrain.sim.generate import from_text, generate
@@ -266,6 +266,11 @@ def _check_world(request: Asked) -> None:
                     f"world {name} cannot apply with --ledger {request.ledger.value}: it knows "
                     f"nothing of it"
                 )
+    if request.core.placement is PlacementKind.LIFETIME and not request.world.knows_node_ends:
+        raise UsageError(
+            f"core placement = {request.core.placement.value} needs to know how long nodes stay: "
+            f"give world knows_node_ends=true"
+        )
     for name, other in _NEEDS.items():
         if name in given and other not in given:
             raise UsageError(f"world {name} means nothing where {other} is 0")

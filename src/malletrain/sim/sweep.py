@@ -28,7 +28,7 @@ from malletrain.traces.load import load
 from malletrain.traces.trace import Trace, TraceOptions
 
 #: One value a run; the rest of its result is lists.
-Row = dict[str, str | float | bool | None]
+Row = dict[str, str | int | float | bool | None]
 _RUNS = "runs"
 
 
@@ -154,5 +154,5 @@ def _scalars(result: PolicyResult) -> Row:
     plain = msgspec.to_builtins(result)
     del plain["policy"], plain["seed"]
     node_s = {f"{use}_node_s": amount for use, amount in plain.pop("node_s").items()}
-    scalars = {name: value for name, value in plain.items() if not isinstance(value, list | dict)}
+    scalars = {name: value for name, value in plain.items() if not isinstance(value, tuple | dict)}
     return {**scalars, **node_s}

@@ -14,7 +14,7 @@ from malletrain.errors import SweepError
 if TYPE_CHECKING:
     from malletrain.sim.sweep import Row
 
-_Value = str | float | bool | None
+_Value = str | int | float | bool | None
 
 
 class TableFormat(enum.Enum):

@@ -74,6 +74,7 @@ def _words(kind: Any) -> str:
         ("dict", "a table"),
         ("list", "a list of tables"),
         ("str", "text"),
+        ("bool", "true or false"),
         ("float", "a number"),
         ("int", "a whole number, without a point"),
     ):
