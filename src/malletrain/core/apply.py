@@ -7,6 +7,7 @@ time, so late and repeated messages are harmless, and replaying a journal rebuil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,8 +36,10 @@ from malletrain.core.events import (
     WorkersLost,
 )
 from malletrain.core.ledger import JobLedger
-from malletrain.core.model import Activity, Cluster, Job, Phase, Pin, Rescaling, Scalability
+from malletrain.core.model import Activity, Cluster, Job, Phase, Rescaling, Scalability
 from malletrain.errors import InvariantError
+
+_NODE_IDS = attrgetter("node_ids")
 
 
 def apply(cluster: Cluster, event: AnyEvent) -> Cluster:
@@ -73,17 +76,24 @@ def _with_job(
     cluster: Cluster, job: Job, book: Callable[[JobLedger], JobLedger] | None = None
 ) -> Cluster:
     """Put the changed job in, after charging it for what it held until now."""
-    job_id = job.spec.id
-    entry = metrics.charged(cluster.ledger.jobs[job_id], cluster.jobs[job_id], cluster.now_s)
-    if book:
-        entry = book(entry)
-    ledger = replace(cluster.ledger, jobs={**cluster.ledger.jobs, job_id: entry})
-    return replace(cluster, jobs={**cluster.jobs, job_id: job}, ledger=ledger)
+    return _with_jobs(cluster, (job,), book)
+
+
+def _with_jobs(
+    cluster: Cluster, changed: Iterable[Job], book: Callable[[JobLedger], JobLedger] | None = None
+) -> Cluster:
+    jobs, entries = cluster.jobs.copy(), cluster.ledger.jobs.copy()
+    for job in changed:
+        job_id = job.spec.id
+        entry = metrics.charged(entries[job_id], jobs[job_id], cluster.now_s)
+        entries[job_id] = book(entry) if book else entry
+        jobs[job_id] = job
+    return replace(cluster, jobs=jobs, ledger=replace(cluster.ledger, jobs=entries))
 
 
 def _observe_stability(before: Cluster, after: Cluster, changes: int) -> Cluster:
     """Count allocations that ended now, and the time that those of `before` have stood."""
-    running = sum(1 for job in before.jobs.values() if job.node_ids)
+    running = sum(map(bool, map(_NODE_IDS, before.jobs.values())))
     stability = horizon.observe(
         before.stability, after.now_s, running, changes, after.settings.horizon
     )
@@ -130,7 +140,8 @@ def _nodes_lost(cluster: Cluster, event: NodesLost) -> Cluster:
         return cluster
     before, losses = cluster, 0
     for job in before.jobs.values():
-        if lost.isdisjoint(job.held_node_ids):
+        holds_nodes = job.node_ids or job.rescaling
+        if not holds_nodes or lost.isdisjoint(job.held_node_ids):
             continue
         if _have_left_as_told(before, job, lost):
             # Before the others could say that they go on without them.
@@ -212,40 +223,29 @@ def _job_resumed(cluster: Cluster, event: JobResumed) -> Cluster:
 
 
 def _decision_taken(cluster: Cluster, event: DecisionTaken) -> Cluster:
+    changed: dict[str, Job] = {}
     for action in event.actions:
         match action:
             case Rescale(job_id, generation, node_ids):
-                cluster = _ordered(cluster, job_id, generation, node_ids)
+                changed[job_id] = _ordered(cluster.jobs[job_id], generation, node_ids)
             case Stop(job_id, generation):
-                cluster = _ordered(cluster, job_id, generation, (), is_stop=True)
+                changed[job_id] = _ordered(cluster.jobs[job_id], generation, (), is_stop=True)
             case ReleaseNodes(node_ids):
                 released = {n: replace(cluster.nodes[n], is_released=True) for n in node_ids}
                 cluster = replace(cluster, nodes={**cluster.nodes, **released})
             case WakeAt(at_s):
                 cluster = replace(cluster, wake_at_s=at_s)
-    return _with_pins(cluster, event.pins)
+    pinned = [job_id for job_id, job in cluster.jobs.items() if job.pin is not None]
+    for job_id in dict.fromkeys((*pinned, *(event.pins.keys() & cluster.jobs.keys()))):
+        job = changed.get(job_id, cluster.jobs[job_id])
+        if job.pin != (pin := event.pins.get(job_id)):
+            changed[job_id] = replace(job, pin=pin)
+    return _with_jobs(cluster, changed.values())
 
 
-def _ordered(
-    cluster: Cluster,
-    job_id: str,
-    generation: int,
-    node_ids: tuple[str, ...],
-    *,
-    is_stop: bool = False,
-) -> Cluster:
-    job = cluster.jobs[job_id]
+def _ordered(job: Job, generation: int, node_ids: tuple[str, ...], *, is_stop: bool = False) -> Job:
     rescaling = Rescaling(generation, node_ids, len(job.node_ids), is_stop)
-    job = replace(job, generation=generation, rescaling=rescaling)
-    return _with_job(cluster, job)
-
-
-def _with_pins(cluster: Cluster, pins: dict[str, Pin]) -> Cluster:
-    for job_id, job in cluster.jobs.items():
-        pin = pins.get(job_id)
-        if job.pin != pin:
-            cluster = _with_job(cluster, replace(cluster.jobs[job_id], pin=pin))
-    return cluster
+    return replace(job, generation=generation, rescaling=rescaling)
 
 
 def _rescale_done(cluster: Cluster, event: RescaleDone) -> Cluster:
