@@ -98,7 +98,7 @@ class ProgressPool:
         for entry in entries:
             event = entry.event
             if isinstance(event, ProgressReported):
-                result += self._take(event, now_s)
+                result += self._take(event, cluster, now_s)
             else:
                 result += self._released(self._concerned(event, cluster), now_s)
                 result.append(entry)
@@ -114,7 +114,7 @@ class ProgressPool:
         self._held.pop(job_id, None)
         self._written.pop(job_id, None)
 
-    def _take(self, report: ProgressReported, now_s: float) -> list[Entry]:
+    def _take(self, report: ProgressReported, cluster: Cluster, now_s: float) -> list[Entry]:
         job_id = report.job_id
         held = self._held.get(job_id)
         result: list[Entry] = []
@@ -126,7 +126,9 @@ class ProgressPool:
         written = self._written.get(job_id)
         is_first = written is None or written.generation != report.generation
         # How fast a new scale is, the allocator wants to know at once.
-        if is_first or (written and report.steps and not written.has_measured):
+        is_first_measured = written and report.steps and not written.has_measured
+        # Those of jobs of one model stay in their order, as far as they need not wait.
+        if is_first or is_first_measured or now_s >= self._due_at_s(job_id, cluster):
             result += self._released([job_id], now_s)
         return result
 

@@ -103,6 +103,8 @@ class Replay:
         self._rounds = self._rounds + 1 if at_s == self._now_s else 0
         if self._rounds > _MOST_ROUNDS:
             raise InvariantError(f"decisions at {at_s} s never settle")
+        if at_s < self._now_s:
+            raise InvariantError(f"something is to happen at {at_s} s, before {self._now_s} s")
         self._now_s = at_s
         events = self.world.pass_to(at_s) if self._agenda.next_at_s() == at_s else []
         for event in events:

@@ -14,6 +14,7 @@ class Order:
     """A rescale under way."""
 
     generation: int
+    at_s: float
     node_ids: tuple[str, ...]
     #: Progress that the survivors lose.
     stall_s: float

@@ -310,7 +310,7 @@ class World:
                     self._wake_at_s = at_s
                     self._agenda.put(at_s, partial(self._wake, at_s))
         for job_id in decision.pins:
-            self._hasten(self.runs[job_id])
+            self._hasten(self.runs[job_id], now_s)
 
     def _wake(self, at_s: float) -> list[AnyEvent]:
         return [WokeUp(at_s=at_s)] if at_s == self._wake_at_s else []
@@ -323,7 +323,7 @@ class World:
         run.advance(now_s)
         course = self._courses.of(run, node_ids, now_s)
         run.serial += 1
-        run.order = Order(generation, node_ids, course.stall_s)
+        run.order = Order(generation, now_s, node_ids, course.stall_s)
         run.stops_at_s = course.stops_at_s
         if course.charged_samples:
             run.charge(course.charged_samples, now_s)
@@ -340,7 +340,10 @@ class World:
         events = self._measured(run, at_s)
         run.advance(at_s)
         self._leave(run)
-        members = tuple(n for n in order.node_ids if n in self._held_since_s)
+        # One that was lost meanwhile may be back, and another job's by now.
+        members = tuple(
+            n for n in order.node_ids if self._held_since_s.get(n, float("inf")) <= order.at_s
+        )
         for node_id in members:
             self._used_by[node_id] = run
         if not members:
@@ -380,10 +383,10 @@ class World:
         heapq.heappush(self._to_measure, (due_at_s, next(self._serials), run, run.serial))
         self._tick_by(due_at_s + self._settings.report_every_s)
 
-    def _hasten(self, run: Run) -> None:
+    def _hasten(self, run: Run, now_s: float) -> None:
         """Let a job that is held to be measured report as soon as it can."""
         if run.order is None and run.node_ids and run.measurements == 0:
-            self._tick_by(run.steady_from_s + self._settings.measure_after_s)
+            self._tick_by(max(run.steady_from_s + self._settings.measure_after_s, now_s))
 
     def _tick_by(self, at_s: float) -> None:
         if at_s < self._tick_at_s:
