@@ -28,7 +28,7 @@ def test_a_fixed_horizon_is_taken_as_it_is() -> None:
 
 
 def test_without_experience_the_initial_time_is_believed() -> None:
-    assert horizon_s(Stability(), 0.0, SETTINGS) == pytest.approx(SETTINGS.initial_s, rel=0.015)
+    assert horizon_s(Stability(), 0.0, SETTINGS) == pytest.approx(SETTINGS.initial_s, rel=0.025)
 
 
 def test_a_little_more_experience_leaves_the_horizon_as_it_is() -> None:
@@ -42,8 +42,8 @@ def test_a_little_more_experience_leaves_the_horizon_as_it_is() -> None:
 
 def test_the_rule_follows_how_long_allocations_stand_and_what_a_rescale_costs() -> None:
     stability = lived(changes_every_s=400.0, jobs=10, hours=12)
-    assert horizon_s(stability, 0.0, SETTINGS) == pytest.approx(400.0, rel=0.04)
-    assert horizon_s(stability, 100.0, SETTINGS) == pytest.approx(400 * math.exp(-0.25), rel=0.04)
+    assert horizon_s(stability, 0.0, SETTINGS) == pytest.approx(400.0, rel=0.05)
+    assert horizon_s(stability, 100.0, SETTINGS) == pytest.approx(400 * math.exp(-0.25), rel=0.05)
 
 
 def test_old_experience_fades() -> None:

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 from msgspec import Struct
@@ -136,13 +136,15 @@ class _Room:
         self._nodes = view.num_usable
         self._minimum: dict[str, int] = {}
         self._left_by_owner = dict(view.settings.quotas)
-        runnable = [job for job in view.claimants if view.may_run(job)]
-        for holds_nodes in (True, False):
-            for job in runnable:
-                if bool(job.node_ids) is holds_nodes and job.spec.min_nodes <= self._nodes:
-                    self._minimum[job.spec.id] = job.spec.min_nodes
-                    self._nodes -= job.spec.min_nodes
-                    self._take_from_owner(job, job.spec.min_nodes)
+        holding = [job for job in view.claimants if job.node_ids and view.may_run(job)]
+        waiting = [job for job in view.claimants if not job.node_ids]
+        for job in chain(holding, waiting):
+            if self._nodes <= 0:
+                break
+            if job.spec.min_nodes <= self._nodes:
+                self._minimum[job.spec.id] = job.spec.min_nodes
+                self._nodes -= job.spec.min_nodes
+                self._take_from_owner(job, job.spec.min_nodes)
         self._left = self._nodes
         self._nodes_by_owner = dict(self._left_by_owner)
 
@@ -192,10 +194,10 @@ def _without_turn(pins: dict[str, Pin], view: View, jobs: Sequence[Job]) -> Iter
         if len(pins) >= view.settings.advisor.max_profiling_jobs:
             return
         spec = job.spec
-        if job.pin is not None or spec.model_key in busy_models or not view.may_run(job):
+        if job.pin is not None or spec.model_key in busy_models:
             continue
         ledger = ledgers.get(spec.id)
-        if ledger is None or ledger.node_s.profiling == 0:
+        if (ledger is None or ledger.node_s.profiling == 0) and view.may_run(job):
             yield job
             if spec.id in pins:
                 busy_models.add(spec.model_key)
@@ -242,9 +244,11 @@ def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
     limit = 1 << view.num_usable.bit_length()
     for job in _without_turn(pins, view, view.training):
         doubtful = _doubtful(job.spec, view.outlook(job).curve, limit, view.settings.advisor)
-        # Others can be compared once the present scale is known.
-        if doubtful and is_known(job, len(job.node_ids), view.cluster):
-            pin = _question(job, doubtful, view, market(), room().of(job))
+        if not doubtful or (most := room().of(job)) < doubtful[-1]:
+            continue
+        # Other scales can be compared once the present one is known.
+        if is_known(job, len(job.node_ids), view.cluster):
+            pin = _question(job, doubtful, view, market(), most)
             if pin is not None:
                 pins[job.spec.id] = pin
                 room().take(job, pin.nodes)
@@ -254,7 +258,7 @@ def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
 def _doubtful(
     spec: JobSpec, curve: Curve | StatedCurve, limit: int, settings: AdvisorSettings
 ) -> tuple[int, ...]:
-    """Return the scales up to the limit that might be asked about."""
+    """Return the scales up to the limit that might be asked about, the largest first."""
     sd = curve.sd(min(limit, spec.max_nodes))
     return tuple(
         nodes

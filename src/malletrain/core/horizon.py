@@ -9,7 +9,7 @@ from malletrain.core.rounding import rounded
 from malletrain.core.settings import HorizonSettings
 
 #: An adaptive horizon is one of a scale of values with this step between them.
-_STEP = 0.03
+_STEP = 0.05
 
 
 def horizon_s(stability: Stability, cost_scale_up_s: float, settings: HorizonSettings) -> float:

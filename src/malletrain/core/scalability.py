@@ -217,8 +217,13 @@ def unknown_curve(cluster: Cluster) -> Curve:
 
 @lru_cache(maxsize=64)
 def _median_one_node_rate(models: tuple[Scalability, ...], prior: PriorSettings) -> float:
-    rates = [float(fit(s, prior).rates(1)[1]) for s in models if s.observations]
+    rates = [_one_node_rate(s, prior) for s in models if s.observations]
     return rounded(statistics.median(rates), _REFERENCE_STEP) if rates else 1.0
+
+
+@lru_cache(maxsize=8192)
+def _one_node_rate(scalability: Scalability, prior: PriorSettings) -> float:
+    return float(fit(scalability, prior).rates(1)[1])
 
 
 @lru_cache(maxsize=4096)
