@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import inf
 
 from malletrain.core.model import Node
+from malletrain.core.settings import PlacementKind
 
 _NaturalKey = tuple[tuple[int, str], ...]
 
@@ -23,6 +24,7 @@ def assign(
     held: Mapping[str, tuple[str, ...]],
     free: Sequence[Node],
     nodes: Mapping[str, Node],
+    kind: PlacementKind = PlacementKind.GROUP,
 ) -> dict[str, tuple[str, ...]]:
     """Return the nodes by name, in rank order, for every job in `targets`.
 
@@ -33,11 +35,14 @@ def assign(
     - A growing job takes free nodes from groups it already holds, then from the smallest group that
       has all it needs, else from the fullest. Too few free nodes go to jobs in the order of
       `targets`, so that at most one gets a part of what it needs.
+
+    The kinds to compare with know one group only, in order of joining or of the expected end.
     """
     kept = {
-        job_id: _survivors(held.get(job_id, ()), count, nodes) for job_id, count in targets.items()
+        job_id: _survivors(held.get(job_id, ()), count, nodes, kind)
+        for job_id, count in targets.items()
     }
-    stock = _Stock(free)
+    stock = _Stock(free, kind)
     granted: dict[str, int] = {}
     left = stock.size
     for job_id, count in targets.items():
@@ -46,7 +51,8 @@ def assign(
 
     taken: dict[str, list[str]] = {}
     for job_id, count in granted.items():
-        taken[job_id] = _from_own_groups(kept[job_id], count, stock, nodes) if count else []
+        own = _groups(kept[job_id], nodes, kind) if count else []
+        taken[job_id] = _from_own_groups(own, count, stock)
     # Large needs first: small ones fit into what remains of a group.
     for job_id in sorted(granted, key=lambda job_id: len(taken[job_id]) - granted[job_id]):
         while len(taken[job_id]) < granted[job_id]:
@@ -55,42 +61,65 @@ def assign(
     return {job_id: (*kept[job_id], *taken[job_id]) for job_id in targets}
 
 
-def _survivors(held: tuple[str, ...], count: int, nodes: Mapping[str, Node]) -> tuple[str, ...]:
+def _group(node: Node, kind: PlacementKind) -> str:
+    return node.group if kind is PlacementKind.GROUP else ""
+
+
+def _end_at_s(node: Node) -> float:
+    return inf if node.expected_end_at_s is None else node.expected_end_at_s
+
+
+def _survivors(
+    held: tuple[str, ...], count: int, nodes: Mapping[str, Node], kind: PlacementKind
+) -> tuple[str, ...]:
     usable = [nodes[n] for n in held if n in nodes and nodes[n].leaving_at_s is None]
     surplus = len(usable) - count
     if surplus <= 0:
         return tuple(node.id for node in usable)
-    size = Counter(node.group for node in usable)
+    size = Counter(_group(node, kind) for node in usable)
 
     def worth(rank: int) -> tuple[int, _NaturalKey, float, int]:
         node = usable[rank]
-        end_at_s = inf if node.expected_end_at_s is None else node.expected_end_at_s
-        return size[node.group], natural_key(node.group), end_at_s, -rank
+        group = _group(node, kind)
+        return size[group], natural_key(group), _end_at_s(node), -rank
 
     given_up = set(sorted(range(len(usable)), key=worth)[:surplus])
     return tuple(node.id for rank, node in enumerate(usable) if rank not in given_up)
 
 
-def _from_own_groups(
-    kept: tuple[str, ...], count: int, stock: _Stock, nodes: Mapping[str, Node]
-) -> list[str]:
+def _groups(node_ids: Sequence[str], nodes: Mapping[str, Node], kind: PlacementKind) -> list[str]:
+    """Return the groups that the nodes are of, the one with most of them first."""
+    return [group for group, _ in Counter(_group(nodes[n], kind) for n in node_ids).most_common()]
+
+
+def _from_own_groups(groups: Sequence[str], count: int, stock: _Stock) -> list[str]:
     taken: list[str] = []
-    for group, _ in Counter(nodes[n].group for n in kept).most_common():
+    for group in groups:
         taken += stock.take(group, count - len(taken))
     return taken
 
 
-class _Stock:
-    """Free nodes by group, each group in natural order."""
+def _order(node: Node, kind: PlacementKind) -> tuple[float, _NaturalKey]:
+    """Return what nodes of one group are taken by, the least first."""
+    rank = {
+        PlacementKind.GROUP: 0.0,
+        PlacementKind.JOIN_ORDER: node.opened_at_s,
+        PlacementKind.LIFETIME: -_end_at_s(node),
+    }[kind]
+    return rank, natural_key(node.id)
 
-    def __init__(self, free: Sequence[Node]) -> None:
+
+class _Stock:
+    """Free nodes by group, each group in order."""
+
+    def __init__(self, free: Sequence[Node], kind: PlacementKind) -> None:
         by_group: defaultdict[str, list[Node]] = defaultdict(list)
         for node in free:
             if node.leaving_at_s is None:
-                by_group[node.group].append(node)
+                by_group[_group(node, kind)].append(node)
         #: Group -> node ids, next to be taken last.
         self._ids = {
-            group: [n.id for n in sorted(members, key=lambda n: natural_key(n.id), reverse=True)]
+            group: [n.id for n in sorted(members, key=lambda n: _order(n, kind), reverse=True)]
             for group, members in by_group.items()
         }
         #: (free nodes, order, group), sorted; groups without free nodes left out.

@@ -16,6 +16,18 @@ class ObjectiveKind(enum.Enum):
     DEADLINE = "deadline"
     #: Log of the speed-up: proportional fairness.
     FAIR = "fair"
+    #: Most samples in the long run of a backlog: jobs that end are treated alike, as those that
+    #: are starved would clog it; those that never end go by their samples.
+    BACKLOG = "backlog"
+
+
+class PlacementKind(enum.Enum):
+    #: Jobs keep to few groups (cabinets, switches): nodes leave by group.
+    GROUP = "group"
+    #: Nodes are given out as they came. For comparison.
+    JOIN_ORDER = "join-order"
+    #: Those expected to stay longest first. For comparison: it needs to know how long they stay.
+    LIFETIME = "lifetime"
 
 
 class AdvisorKind(enum.Enum):
@@ -83,6 +95,7 @@ class RestartSettings(Struct, frozen=True, kw_only=True):
 class CoreSettings(Struct, frozen=True, kw_only=True):
     #: Samples of different models cannot be compared: the papers' total would starve slow jobs.
     objective: ObjectiveKind = ObjectiveKind.SPEEDUP
+    placement: PlacementKind = PlacementKind.GROUP
     advisor: AdvisorSettings = AdvisorSettings()
     prior: PriorSettings = PriorSettings()
     horizon: HorizonSettings = HorizonSettings()
