@@ -31,7 +31,7 @@ def run_on_cluster(
 ) -> list[Failure]:
     """Replay the runs in as many tasks, and return those that failed.
 
-    `options` are those of sbatch. However this ends, no task is left on the cluster.
+    `options` are those of sbatch. Tasks that are not over when this is interrupted are cancelled.
 
     Raises:
         UserError: submitit is not installed, or finds no Slurm.

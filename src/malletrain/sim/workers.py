@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from malletrain.sim.sweep import Run, Store
 
-#: An interpreter of its own each: nothing is inherited but what is handed over.
-_CONTEXT = multiprocessing.get_context("spawn")
+_MAIN = "import sys; from malletrain.sim.workers import serve; serve(int(sys.argv[1]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,18 @@ class _Worker:
     """A process, and the run that it is at."""
 
     def __init__(self, store: Store, run: Run) -> None:
-        self.connection, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=_serve, args=(theirs, store), daemon=True)
+        self.connection, theirs = Pipe()
         with _deaf_children():
-            self.process.start()
+            self.process = subprocess.Popen(
+                # -P: no file of the working directory is mistaken for a module.
+                [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},  # each has one core
+            )
         theirs.close()
+        with suppress(BrokenPipeError):
+            self.connection.send(store)
         self.give(run)
 
     def give(self, run: Run) -> None:
@@ -48,12 +56,12 @@ class _Worker:
         try:
             return self.connection.recv(), True
         except (EOFError, ConnectionResetError):
-            self.process.join()
+            self.process.wait()
             return _death(self.process), False
 
     def dismiss(self) -> None:
         self.connection.close()
-        self.process.join()
+        self.process.wait()
 
 
 def run_all(
@@ -63,7 +71,6 @@ def run_all(
 
     A worker that dies fails the run that it was at; another takes its place.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"  # each has one core
     waiting = deque(runs)
     failures: list[Failure] = []
     busy: list[_Worker] = []
@@ -100,29 +107,30 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _death(process: BaseProcess) -> str:
-    code = process.exitcode or 0
+def _death(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
     hint = " (was there too little memory? --workers N starts fewer)" if code == -9 else ""
     return f"its worker, process {process.pid}, ended {how}{hint}"
 
 
-def _serve(connection: Connection[Any, Any], store: Store) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def serve(file_descriptor: int) -> None:
+    """Replay what comes over the connection; this is all that a worker does."""
+    connection: Connection[Any, Any] = Connection(file_descriptor)
+    store: Store = connection.recv()
     trace = store.trace()
+    runs: queue.Queue[Run] = queue.Queue()
+    threading.Thread(target=_receive, args=(connection, runs), daemon=True).start()
     while True:
-        try:
-            run = connection.recv()
-        except EOFError:
-            return
-        connection.send(attempt(store, run, trace))
+        connection.send(attempt(store, runs.get(), trace))
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+def _receive(connection: Connection[Any, Any], runs: queue.Queue[Run]) -> None:
+    """Take runs until the other side is gone, by intention or not; then so is this process."""
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            runs.put(connection.recv())
+    os._exit(0)
 
 
 def attempt(store: Store, run: Run, trace: Any) -> str:
