@@ -22,7 +22,19 @@ BENCHMARKS = {
     "rescale": "bench.rescale",
     "system": "bench.system",
     "overhead": "bench.overhead",
+    "replay": "bench.replay",
+    "replay-papers": "bench.replay_papers",
+    "replay-learning": "bench.replay_learning",
+    "replay-objective": "bench.replay_objective",
+    "replay-costs": "bench.replay_costs",
+    "replay-placement": "bench.replay_placement",
+    "replay-nas": "bench.replay_nas",
+    "replay-horizon": "bench.replay_horizon",
 }
+
+
+class NotRunError(Exception):
+    """The benchmark cannot run here; the message says for want of what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +80,17 @@ def main(arguments: list[str] | None = None) -> int:
     for name in asked.names or BENCHMARKS:
         try:
             results = _results(name)
+            if asked.json:
+                for result in results:
+                    print(result.to_json(), flush=True)
+            else:
+                console.print(_table(name, results))
         except ModuleNotFoundError as error:
             print(f"{name}: not run, for want of the module {error.name}", file=sys.stderr)
             code = 1
-            continue
-        if asked.json:
-            for result in results:
-                print(result.to_json(), flush=True)
-        else:
-            console.print(_table(name, results))
+        except NotRunError as error:
+            print(f"{name}: not run, {error}", file=sys.stderr)
+            code = 1
     return code
 
 
