@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -26,31 +28,28 @@ class Moment:
 
 def moments(intervals: Iterable[IdleInterval], options: ReplayOptions) -> Iterator[Moment]:
     """Yield the moments of intervals that are sorted by their starts, in order of time."""
-    #: (end, node, whether it ends without notice)
-    ends: list[tuple[float, str, bool]] = []
-    moment = Moment(-1.0)
-    for interval in _lived(intervals, options):
+    for at_s, changes in groupby(_changes(_lived(intervals, options)), key=itemgetter(0)):
+        moment = Moment(at_s)
+        for _, interval, is_start in changes:
+            if is_start:
+                moment.joined.append(interval)
+            elif interval.end is IntervalEnd.KILL:
+                moment.lost.append(interval.node)
+            else:
+                moment.asked.append(interval.node)
+        yield moment
+
+
+def _changes(intervals: Iterable[IdleInterval]) -> Iterator[tuple[float, IdleInterval, bool]]:
+    """Yield (time, interval, whether it starts then), ends first."""
+    ends: list[tuple[float, str, IdleInterval]] = []
+    for interval in intervals:
         while ends and ends[0][0] <= interval.from_s:
-            if ends[0][0] != moment.at_s:
-                yield moment
-                moment = Moment(ends[0][0])
-            _leave(moment, *heapq.heappop(ends))
-        if interval.from_s != moment.at_s:
-            yield moment
-            moment = Moment(interval.from_s)
-        moment.joined.append(interval)
-        is_abrupt = interval.end is IntervalEnd.KILL
-        heapq.heappush(ends, (interval.to_s, interval.node, is_abrupt))
+            yield ends[0][0], heapq.heappop(ends)[2], False
+        yield interval.from_s, interval, True
+        heapq.heappush(ends, (interval.to_s, interval.node, interval))
     while ends:
-        if ends[0][0] != moment.at_s:
-            yield moment
-            moment = Moment(ends[0][0])
-        _leave(moment, *heapq.heappop(ends))
-    yield moment
-
-
-def _leave(moment: Moment, _at_s: float, node: str, is_abrupt: bool) -> None:
-    (moment.lost if is_abrupt else moment.asked).append(node)
+        yield ends[0][0], heapq.heappop(ends)[2], False
 
 
 def _lived(intervals: Iterable[IdleInterval], options: ReplayOptions) -> Iterator[IdleInterval]:

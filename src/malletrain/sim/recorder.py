@@ -121,4 +121,5 @@ def _sums(at_s: _Floats, amounts: _Floats, edges: _Floats) -> _Floats:
 
 def _tuple(values: _Floats) -> tuple[float, ...]:
     """Round off what is only the cancellation of large sums."""
-    return tuple(float(f"{value:.6g}") for value in np.maximum(values, 0.0))
+    least = 1e-9 * float(np.max(np.abs(values)))
+    return tuple(float(f"{value:.6g}") if abs(value) > least else 0.0 for value in values)

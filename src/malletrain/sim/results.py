@@ -67,7 +67,7 @@ class Series(Struct, frozen=True, kw_only=True):
     #: Nodes held, by job class.
     nodes_by_class: dict[str, tuple[float, ...]]
     samples_per_s: tuple[float, ...]
-    #: Without samples that were done again after a loss.
+    #: Less what losses undid, when they undid it: a bin may be below 0.
     goodput_samples_per_s: tuple[float, ...]
 
 

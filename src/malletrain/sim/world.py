@@ -76,7 +76,6 @@ class World:
         self._returning: dict[str, IdleInterval] = {}
         self.overtime_node_s = 0.0
         self.longest_overtime_s = 0.0
-        self.moments = 0
         #: (due, serial, run, the run's serial then): measurements that will be worth a report.
         self._to_measure: list[tuple[float, int, Run, int]] = []
         self._serials = count()
@@ -112,10 +111,11 @@ class World:
 
     def _live(self, moment: Moment) -> list[AnyEvent]:
         self._expect_moment()
-        self.moments += 1
         at_s = max(moment.at_s, self._options.from_s)
         events: list[AnyEvent] = []
-        if asked := [node for node in moment.asked if node in self._held_since_s]:
+        # One that was asked for before must still be given back by the first deadline.
+        asked = [n for n in moment.asked if n in self._held_since_s and n not in self._asked_at_s]
+        if asked:
             events.append(self._ask_back(asked, at_s))
         if lost := [node for node in moment.lost if node in self._held_since_s]:
             events += self._lose(lost, "taken without notice", at_s)
