@@ -72,7 +72,7 @@ def test_no_nodes_are_worth_nothing_to_a_waiting_job_and_any_are_worth_more(
 def test_a_slow_model_is_worth_as_much_as_a_fast_one(kind: ObjectiveKind) -> None:
     slow = utilities(aim_of(job(), kind, 0.0), curve(10.0), 16)
     fast = utilities(aim_of(job(), kind, 0.0), curve(90_000.0), 16)
-    assert slow == pytest.approx(fast, rel=0.004)
+    assert slow == pytest.approx(fast, rel=0.008)
 
 
 def test_speedup_is_that_over_the_fewest_nodes_which_count_one_each() -> None:

@@ -36,8 +36,8 @@ def job(stated: StatedScaling | None = None) -> Job:
 def test_learned_costs_are_decided_by_in_steps_and_kept_as_they_are() -> None:
     costs = learned({}, "net", is_up=True, stall_s=17.123, prior=PRIOR)
     decided = cost_for(Cluster(rescale_costs=costs), job())
-    assert decided.scale_up_s == pytest.approx(costs["net"].scale_up_s, rel=0.025)
-    assert decided.scale_up_s == rounded(costs["net"].scale_up_s, 0.05)
+    assert decided.scale_up_s == pytest.approx(costs["net"].scale_up_s, rel=0.05)
+    assert decided.scale_up_s == rounded(costs["net"].scale_up_s, 0.1)
     other = learned({}, "other", is_up=True, stall_s=17.123, prior=PRIOR)
     assert other["other"] == other[ANY_MODEL]
     assert cost_for(Cluster(rescale_costs=other), job()) is decided

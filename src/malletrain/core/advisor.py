@@ -240,10 +240,8 @@ def _stepped_down(job: Job, last: int, view: View, room: int) -> Pin | None:
 
 def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
     market = cache(partial(_Market, view))
-    # No more than there are, up to a power of two: so that a node more or less changes nothing.
-    limit = 1 << view.num_usable.bit_length()
     for job in _without_turn(pins, view, view.training):
-        doubtful = _doubtful(job.spec, view.outlook(job).curve, limit, view.settings.advisor)
+        doubtful = _doubtful(job.spec, view.outlook(job).curve, view.limit, view.settings.advisor)
         if not doubtful or (most := room().of(job)) < doubtful[-1]:
             continue
         # Other scales can be compared once the present one is known.

@@ -94,13 +94,13 @@ def _claim(view: View, job: Job, outlook: Outlook, horizon_s: float) -> Claim:
     if job.rescaling is not None and len(job.rescaling.node_ids) > len(present):
         present = job.held_node_ids
     current = len(view.staying(present))
-    most = min(spec.max_nodes, max(view.num_nodes, spec.min_nodes))
+    most = min(spec.max_nodes, max(view.limit, spec.min_nodes))
     if job.retry_at_s > view.now_s:
         most = min(most, max(current, spec.min_nodes))
     return _remembered_claim(spec, outlook, horizon_s, min(current, most), most)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=65536)
 def _remembered_claim(
     spec: JobSpec, outlook: Outlook, horizon_s: float, current: int, most: int
 ) -> Claim:

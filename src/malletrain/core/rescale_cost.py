@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from malletrain.core.model import Cluster, Job, JobSpec, RescaleCost
+from malletrain.core.model import Cluster, Job, RescaleCost
 from malletrain.core.rounding import rounded
 from malletrain.core.settings import AdvisorKind, PriorSettings
 
@@ -15,7 +15,7 @@ ANY_MODEL = ""
 MEMORY_RESCALES = 20.0
 
 #: What is decided by is one of a scale of costs with this step between them: stalls differ more.
-_STEP = 0.05
+_STEP = 0.1
 
 
 def prior_cost(prior: PriorSettings) -> RescaleCost:
@@ -24,22 +24,18 @@ def prior_cost(prior: PriorSettings) -> RescaleCost:
 
 
 def cost_for(cluster: Cluster, job: Job) -> RescaleCost:
-    """Return the cost to decide by for a job."""
-    costs, settings = cluster.rescale_costs, cluster.settings
-    known = costs.get(job.spec.model_key) or costs.get(ANY_MODEL)
-    return decided_cost(job.spec, known, settings.advisor.kind, settings.prior)
+    """Return the cost to decide by for a job: what was stated, for the advisor that is told."""
+    stated = job.spec.stated
+    if cluster.settings.advisor.kind is AdvisorKind.TOLD and stated is not None:
+        return RescaleCost(stated.scale_up_s, stated.scale_down_s)
+    return model_cost(cluster, job.spec.model_key)
 
 
-def decided_cost(
-    spec: JobSpec, known: RescaleCost | None, kind: AdvisorKind, prior: PriorSettings
-) -> RescaleCost:
-    """Return what is stated, else what is known of its model or of all models, else assumed.
-
-    What was learned is rounded.
-    """
-    if kind is AdvisorKind.TOLD and spec.stated is not None:
-        return RescaleCost(spec.stated.scale_up_s, spec.stated.scale_down_s)
-    return _rounded(known) if known else prior_cost(prior)
+def model_cost(cluster: Cluster, model_key: str) -> RescaleCost:
+    """Return what is known of a model's cost, rounded, else of all models', else assumed."""
+    costs = cluster.rescale_costs
+    known = costs.get(model_key) or costs.get(ANY_MODEL)
+    return _rounded(known) if known else prior_cost(cluster.settings.prior)
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from malletrain.core.model import (
     Cluster,
     Job,
-    JobSpec,
     Observation,
     Scalability,
     StatedScaling,
@@ -36,7 +35,7 @@ _STEP_SD = 0.1
 _LEAST_SIZE = 64
 #: Curves are fitted to rates and to noise (a variance) of scales with these steps between them, so
 #: that most reports leave the curve as it is. Both are far below what the noise itself blurs.
-_RATE_STEP = 0.0025
+_RATE_STEP = 0.005
 _NOISE_STEP = 0.25
 #: So is the rate that a model never measured is taken to have.
 _REFERENCE_STEP = 0.01
@@ -182,36 +181,30 @@ def _stated_rates(stated: StatedScaling, max_nodes: int) -> _Floats:
 
 
 def curve_for(cluster: Cluster, job: Job) -> Curve | StatedCurve:
-    """Return the curve to decide by for a job: evidence is pooled among jobs of its model."""
-    settings = cluster.settings
-    scalability = cluster.curves.get(job.spec.model_key)
-    known = known_curve(job.spec, scalability, settings.advisor.kind, settings.prior)
-    return known or unknown_curve(cluster)
+    """Return the curve to decide by for a job: what was stated, for the advisor that is told."""
+    if cluster.settings.advisor.kind is AdvisorKind.TOLD and job.spec.stated is not None:
+        return StatedCurve(job.spec.stated)
+    return model_curve(cluster, job.spec.model_key)
 
 
-def known_curve(
-    spec: JobSpec, scalability: Scalability | None, kind: AdvisorKind, prior: PriorSettings
-) -> Curve | StatedCurve | None:
-    """Return the curve for a job where something is known of it, or where nothing may be.
-
-    The static advisor knows the prior alone, the told one what was stated.
-    """
-    if kind is AdvisorKind.TOLD and spec.stated is not None:
-        return StatedCurve(spec.stated)
-    if kind is AdvisorKind.STATIC:
-        return fit(Scalability(), prior)
-    if scalability is None or not scalability.observations:
-        return None
-    return fit(scalability, prior)
+def model_curve(cluster: Cluster, model_key: str) -> Curve:
+    """Return the curve of a model: evidence is pooled among its jobs."""
+    scalability = cluster.curves.get(model_key)
+    is_static = cluster.settings.advisor.kind is AdvisorKind.STATIC
+    if is_static or scalability is None or not scalability.observations:
+        return unknown_curve(cluster)
+    return fit(scalability, cluster.settings.prior)
 
 
 def unknown_curve(cluster: Cluster) -> Curve:
-    """Return the curve for a model that was never measured.
+    """Return the curve of a model that was never measured.
 
     It is taken to have the median one-node rate of those that were, so that it is neither
-    favoured nor starved.
+    favoured nor starved. The static advisor knows the prior alone, of any model.
     """
     prior = cluster.settings.prior
+    if cluster.settings.advisor.kind is AdvisorKind.STATIC:
+        return fit(Scalability(), prior)
     return fit(Scalability(), prior, _median_one_node_rate(tuple(cluster.curves.values()), prior))
 
 

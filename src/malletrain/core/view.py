@@ -6,11 +6,17 @@ from functools import cached_property, lru_cache
 
 from msgspec import Struct
 
-from malletrain.core.model import Cluster, Job, JobSpec, Node, Phase, RescaleCost, Scalability
+from malletrain.core.model import Cluster, Job, JobSpec, Node, Phase, RescaleCost
 from malletrain.core.objective import Aim, pace_samples_per_s
-from malletrain.core.rescale_cost import ANY_MODEL, decided_cost
-from malletrain.core.scalability import Curve, StatedCurve, known_curve, unknown_curve
-from malletrain.core.settings import AdvisorKind, ObjectiveKind, PriorSettings
+from malletrain.core.rescale_cost import cost_for, model_cost
+from malletrain.core.scalability import (
+    Curve,
+    StatedCurve,
+    curve_for,
+    model_curve,
+    unknown_curve,
+)
+from malletrain.core.settings import AdvisorKind, ObjectiveKind
 
 
 class Outlook(Struct, frozen=True, cache_hash=True):
@@ -28,10 +34,17 @@ class View:
         self.cluster = cluster
         self.now_s = cluster.now_s
         self.settings = cluster.settings
+        #: By name: an enum's hash is slow.
+        self._objective = cluster.settings.objective.value
         self._has_deadlines = cluster.settings.objective is ObjectiveKind.DEADLINE
+        self._is_told = cluster.settings.advisor.kind is AdvisorKind.TOLD
+        self._models: dict[str, tuple[Curve | StatedCurve, RescaleCost]] = {}
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
         self.num_nodes = len(cluster.nodes)
+        #: No job has more: the nodes there are, up to a power of two, so that one more or less
+        #: changes no claim.
+        self.limit = 1 << self.num_nodes.bit_length()
         #: Nodes that stay.
         self.num_usable = self.num_nodes - len(self.leaving)
         #: Active jobs that may have nodes now, in order of submission: all but those that wait
@@ -62,10 +75,19 @@ class View:
 
     def outlook(self, job: Job) -> Outlook:
         """Return what to decide about a job by."""
-        key = job.spec.model_key
+        spec = job.spec
+        if self._is_told and spec.stated is not None:
+            curve, cost = curve_for(self.cluster, job), cost_for(self.cluster, job)
+        else:
+            curve, cost = self._models.get(spec.model_key) or self._model(spec.model_key)
         pace = pace_samples_per_s(job, self.now_s) if self._has_deadlines else 0.0
-        curves, costs = self.cluster.curves, self.cluster.rescale_costs
-        return _outlook(job.spec, curves.get(key), costs.get(key), self._common, pace)
+        return _outlook(spec, curve, cost, self._objective, pace)
+
+    def _model(self, key: str) -> tuple[Curve | StatedCurve, RescaleCost]:
+        is_new = key not in self.cluster.curves
+        curve = self._unknown_curve if is_new else model_curve(self.cluster, key)
+        self._models[key] = curve, model_cost(self.cluster, key)
+        return self._models[key]
 
     @cached_property
     def training(self) -> list[Job]:
@@ -90,43 +112,16 @@ class View:
         return [node for node in self.cluster.nodes.values() if node.id not in taken]
 
     @cached_property
-    def _common(self) -> _Common:
-        settings = self.settings
-        return _Common(
-            objective=settings.objective,
-            advisor=settings.advisor.kind,
-            prior=settings.prior,
-            unknown_curve=unknown_curve(self.cluster),
-            cost_of_any=self.cluster.rescale_costs.get(ANY_MODEL),
-        )
-
-
-class _Common(Struct, frozen=True, cache_hash=True):
-    """What the outlooks of all jobs depend on."""
-
-    objective: ObjectiveKind
-    advisor: AdvisorKind
-    prior: PriorSettings
-    #: For models never measured.
-    unknown_curve: Curve
-    #: For models never rescaled.
-    cost_of_any: RescaleCost | None
+    def _unknown_curve(self) -> Curve:
+        return unknown_curve(self.cluster)
 
 
 @lru_cache(maxsize=16384)
 def _outlook(
-    spec: JobSpec,
-    scalability: Scalability | None,
-    cost: RescaleCost | None,
-    common: _Common,
-    pace_samples_per_s: float,
+    spec: JobSpec, curve: Curve | StatedCurve, cost: RescaleCost, objective: str, pace: float
 ) -> Outlook:
-    known = known_curve(spec, scalability, common.advisor, common.prior)
-    return _shared_outlook(
-        Aim(common.objective, spec.min_nodes, spec.weight, pace_samples_per_s),
-        known or common.unknown_curve,
-        decided_cost(spec, cost or common.cost_of_any, common.advisor, common.prior),
-    )
+    aim = Aim(ObjectiveKind(objective), spec.min_nodes, spec.weight, pace)
+    return _shared_outlook(aim, curve, cost)
 
 
 #: Equal outlooks are one object: what is remembered of it is found fast.
