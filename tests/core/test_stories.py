@@ -114,6 +114,42 @@ def test_a_node_that_died_before_it_could_leave_breaks_the_group(world: World) -
     assert world.job("job").activity is Activity.RECOVERING
 
 
+def test_a_node_that_is_asked_back_waits_for_no_joiner(world: World) -> None:
+    world.join("a1", "a2")
+    world.submit(spec("job"))
+    world.is_patient = True
+    world.join("b1", "b2")
+    assert world.job("job").rescaling is not None  # it grows: joiners take their time
+    decision = world.leave("a2")
+    # It leaves first; with whom to go on is for later.
+    assert decision.actions[0] == Rescale("job", 3, ("a1",))
+    world.finish()
+    assert "a2" not in world.cluster.nodes
+    assert world.job("job").node_ids == ("a1", "b1", "b2")
+
+
+def test_a_shrink_under_way_ends_before_the_next_begins(world: World) -> None:
+    world.join("a1", "a2", "a3")
+    world.submit(spec("job"))
+    world.is_patient = True
+    world.leave("a3")
+    # Were the first begun again with each that follows, it might never end.
+    assert world.leave("a2").actions == ()
+    first = RescaleDone(
+        at_s=1.0, job_id="job", generation=2, node_ids=("a1", "a2"), stall_s=0.01, samples=0.0
+    )
+    assert world.feed(first).actions == (Rescale("job", 3, ("a1",)), ReleaseNodes(("a3",)))
+
+
+def test_a_joiner_that_is_asked_back_is_given_back_at_once(world: World) -> None:
+    world.is_patient = True
+    world.join("a1")
+    world.submit(spec("job"))
+    assert world.job("job").activity is Activity.STARTING
+    decision = world.leave("a1")
+    assert decision.actions == (Rescale("job", 2, ()), ReleaseNodes(("a1",)))
+
+
 def test_a_free_leaving_node_is_given_back_once(world: World) -> None:
     world.join("a1")
     decision = world.leave("a1")

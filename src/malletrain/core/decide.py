@@ -160,7 +160,7 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
         staying = view.staying(job.held_node_ids if job.rescaling else job.node_ids)
         if count is None:
             count = len(view.staying(job.node_ids))
-        is_settled = staying is job.node_ids and not job.is_broken
+        is_settled = job.rescaling is None and staying is job.node_ids and not job.is_broken
         if (is_settled and len(staying) == count) or not _may_move(view, job):
             continue
         if _is_asked_back(view, job):
@@ -188,16 +188,16 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
 def _may_move(view: View, job: Job) -> bool:
     """Leave a rescale under way alone, unless what it aims at has become impossible.
 
-    Nor may it keep a member that is asked back waiting for those that join.
+    Nor may it keep a member that is asked back waiting for those that join. One that nobody joins
+    is soon over: those that are asked back meanwhile leave by the next, as starting it again with
+    each of them could keep the first for ever.
     """
     if job.rescaling is None:
         return True
     node_ids = job.rescaling.node_ids
-    if not node_ids:
+    if set(node_ids) <= set(job.node_ids):
         return False
-    if _is_asked_back(view, job) and not set(node_ids) <= set(job.node_ids):
-        return True
-    return len(view.staying(node_ids)) < max(len(node_ids), job.spec.min_nodes)
+    return _is_asked_back(view, job) or len(view.staying(node_ids)) < len(node_ids)
 
 
 def _is_asked_back(view: View, job: Job) -> bool:
@@ -240,8 +240,15 @@ def _releasable(view: View, actions: Sequence[Action]) -> tuple[str, ...]:
     unreleased = [node.id for node in view.leaving if not node.is_released]
     if not unreleased:
         return ()
-    ordered = {n for action in actions if isinstance(action, Rescale) for n in action.node_ids}
-    return tuple(n for n in unreleased if n not in view.owned and n not in ordered)
+    kept: set[str] = set()
+    # A node that was to join, and now is not, is free as soon as that is decided.
+    orders = {a.job_id: a.node_ids for a in actions if isinstance(a, Rescale)}
+    orders |= {a.job_id: () for a in actions if isinstance(a, Stop)}
+    for job_id, job in view.cluster.jobs.items():
+        kept.update(job.node_ids)
+        joining = job.rescaling.node_ids if job.rescaling else ()
+        kept.update(orders.get(job_id, joining))
+    return tuple(n for n in unreleased if n not in kept)
 
 
 def _next_wake(view: View, pins: dict[str, Pin]) -> WakeAt | None:
