@@ -91,7 +91,7 @@ async def _live(
     await controller.recover()
     running = asyncio.create_task(controller.run())
     await selector.idle()
-    while (at_s := _earliest(agenda.next_at_s(), clock.next_at_s())) <= until_s:
+    while (at_s := _earliest(agenda.next_at_s(), clock.next_at_s())) < until_s:
         clock.move_to(at_s)
         if agenda.next_at_s() == at_s:
             for event in world.pass_to(at_s):

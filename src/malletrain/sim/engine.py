@@ -76,13 +76,13 @@ class Replay:
         self._apply(Configured(at_s=self._now_s, settings=core_settings(options, policy)))
 
     def run(self, on_progress: Callable[[float, float], None] | None = None) -> PolicyResult:
-        """Replay to the end of the trace; `on_progress` is told the time reached and the end.
+        """Replay up to the end of the trace; `on_progress` is told the time reached and the end.
 
         Raises:
             InvariantError: the ledger does not add up: a bug of ours.
         """
         batches = 0
-        while (at_s := self._next_at_s()) is not None and at_s <= self._end_s:
+        while (at_s := self._next_at_s()) is not None and at_s < self._end_s:
             self._step(at_s)
             batches += 1
             if on_progress and batches % _PROGRESS_EVERY_EVENTS == 0:

@@ -24,6 +24,7 @@ from malletrain.core.events import (
     NodesLost,
     ProgressReported,
     RescaleDone,
+    RescaleFailed,
     WokeUp,
 )
 from malletrain.core.model import JobSpec, Node
@@ -163,9 +164,10 @@ class World:
         events: list[AnyEvent] = []
         lost = set(node_ids)
         hit = {self._used_by[n].job.id: self._used_by[n] for n in node_ids if n in self._used_by}
+        failed: list[AnyEvent] = []
         for run in hit.values():
             events += self._measured(run, at_s)
-            self._break(run, lost, at_s)
+            failed += self._break(run, lost, at_s, reason)
         back = []
         for node_id in node_ids:
             since_s = self._held_since_s.pop(node_id)
@@ -177,9 +179,10 @@ class World:
             if interval is not None and interval.to_s > at_s:
                 back.append(interval)
         events.append(NodesLost(at_s=at_s, node_ids=tuple(node_ids), reason=reason))
-        return events + (self._join(back, at_s) if back else [])
+        return [*events, *failed, *(self._join(back, at_s) if back else ())]
 
-    def _break(self, run: Run, lost: set[str], at_s: float) -> None:
+    def _break(self, run: Run, lost: set[str], at_s: float, reason: str) -> list[AnyEvent]:
+        """Let a job stand still for what it lost; the rescale under way ends with it."""
         run.advance(at_s)
         run.charge(self._courses.loss_charge(run), at_s)
         remaining = tuple(n for n in run.node_ids if n not in lost)
@@ -193,7 +196,18 @@ class World:
         run.stand()
         run.node_ids = remaining
         run.is_broken = bool(remaining)
-        run.order = None
+        order, run.order = run.order, None
+        if order is None:
+            return []
+        failed = RescaleFailed(
+            at_s=at_s,
+            job_id=run.job.id,
+            generation=order.generation,
+            reason=reason,
+            node_ids=remaining,
+            is_group_dead=True,
+        )
+        return [failed]
 
     # -- jobs come and go --------------------------------------------------------------------------
 
