@@ -12,6 +12,9 @@ from malletrain.allocate.menu import Floats, Ints, Menu, Offer
 from malletrain.core.problem import Allocation, Problem, checked
 from malletrain.errors import UserError
 
+#: The price of a node is mostly among these times what the next ones are worth to jobs.
+_PRICES_OVER_NEXT = (0.95, 1.0, 1.05, 1.1, 1.16, 1.22, 1.28)
+
 
 @dataclass(frozen=True, slots=True)
 class ExactAllocator:
@@ -56,7 +59,9 @@ class ExactAllocator:
 
 
 def _pack_within_quotas(problem: Problem, offer: Offer, work_limit: int) -> Packing:
-    packing = pack(offer.menu, problem.nodes, work_limit)
+    worth = offer.worth_of_next_node(problem.claims)
+    guesses = [worth * factor for factor in _PRICES_OVER_NEXT] if worth > 0 else []
+    packing = pack(offer.menu, problem.nodes, work_limit, guesses)
     if not problem.quotas:
         return packing
     owners = [problem.claims[index].owner for index in offer.order.tolist()]

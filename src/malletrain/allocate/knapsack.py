@@ -60,39 +60,57 @@ class Packing:
     max_missing: float
 
 
-def pack(menu: Menu, nodes: int, work_limit: int) -> Packing:
+def pack(menu: Menu, nodes: int, work_limit: int, guesses: Sequence[float] = ()) -> Packing:
     """Find the best counts within `nodes`; every row must be allowed 0.
+
+    `guesses` are rising prices of a node among which the best one is likely to be: good ones save
+    time.
 
     `work_limit` bounds the cells of dynamic programmes that are filled in, with what it takes to
     start on them.
     """
     if menu.starts.size == 0:
         return Packing(np.empty(0, dtype=np.intp), 0.0)
-    price, fewest, most = _price(menu, nodes)
+    price, fewest, most = _price(menu, nodes, guesses)
     core = _core(menu, nodes, price, fewest, most)
     best, max_missing = _close(core, work_limit)
     return Packing(_spread(core, best.moves, menu.copies), max_missing)
 
 
-def _price(menu: Menu, nodes: int) -> tuple[float, Ints, Ints]:
+def _price(menu: Menu, nodes: int, guesses: Sequence[float]) -> tuple[float, Ints, Ints]:
     """Return the best price, and counts optimal at it: some that fit, and some that do not.
 
     Where all claims' favourites fit, the price is 0 and both are these.
     """
     blocks = menu.blocks()
-    most = _counts_at(blocks, 0.0)
-    if menu.total(most) <= nodes:
-        return 0.0, most, most
-    fewest = np.zeros_like(most)
-    part, rows = menu, np.arange(most.size)
-    lowest, highest, num_settled = fewest, most, 0
+    fewest, most = np.zeros(menu.starts.size, dtype=np.intp), None
+    first, last = 0, len(guesses)
+    while first < last:
+        middle = (first + last) // 2
+        counts = _counts_at(blocks, guesses[middle])
+        if menu.total(counts) > nodes:
+            most, first = counts, middle + 1
+        else:
+            fewest, last = counts, middle
+    if most is None:
+        most = _counts_at(blocks, 0.0)
+        if menu.total(most) <= nodes:
+            return 0.0, most, most
+    rows, lowest, highest, num_settled = np.arange(most.size), fewest.copy(), most.copy(), 0
     while True:
+        is_open = highest > lowest
+        num_settled += int((lowest * menu.copies[rows])[~is_open].sum())
+        rows, lowest, highest = rows[is_open], lowest[is_open], highest[is_open]
+        part = menu.between(rows, lowest, highest)
+        if part.values.size <= _FEW_CHOICES:
+            price, fewest[rows], most[rows] = _price_of_few(part, nodes - num_settled)
+            return price, fewest, most
         # Both bounds are lines in the price; the next price is where they meet.
         starts = menu.starts[rows]
         gained = menu.values[starts + highest] - menu.values[starts + lowest]
         low, high = part.total(lowest), part.total(highest)
         price = float((gained * part.copies).sum()) / (high - low)
-        counts = _counts_at(blocks, price)
+        counts = _counts_at(part.blocks(), price)
         num_counts = part.total(counts)
         if not low < num_counts < high:
             return price, fewest, most
@@ -100,14 +118,6 @@ def _price(menu: Menu, nodes: int) -> tuple[float, Ints, Ints]:
             fewest[rows] = lowest = counts
         else:
             most[rows] = highest = counts
-        is_open = highest > lowest
-        num_settled += int((lowest * part.copies)[~is_open].sum())
-        rows, lowest, highest = rows[is_open], lowest[is_open], highest[is_open]
-        part = menu.between(rows, lowest, highest)
-        if part.values.size <= _FEW_CHOICES:
-            price, fewest[rows], most[rows] = _price_of_few(part, nodes - num_settled)
-            return price, fewest, most
-        blocks = part.blocks()
 
 
 def _price_of_few(part: Menu, nodes: int) -> tuple[float, list[int], list[int]]:

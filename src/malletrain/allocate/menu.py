@@ -171,13 +171,31 @@ class Offer:
         if not claims:
             return
         menu = self.menu
-        current = np.array([c.current_nodes for c in claims])[self.first_claims()]
+        current = self._current(claims)
         scale = np.abs(np.maximum.reduceat(menu.values, menu.starts))
         scale += np.abs(menu.values[menu.starts])
         mean = float(scale.mean()) or 1.0
         stays = np.flatnonzero(current < menu.sizes)
         bonus = STAY_BONUS * (scale + 1e-3 * mean)
         menu.values[menu.starts[stays] + current[stays]] += bonus[stays]
+
+    def worth_of_next_node(self, claims: Sequence[Claim]) -> float:
+        """Return what the second node more is worth to the median claim that has nodes.
+
+        The first one more pays for the rescale. 0 where nothing can be said.
+        """
+        if not claims:
+            return 0.0
+        menu, current = self.menu, self._current(claims)
+        rows = np.flatnonzero((current > 0) & (current + 2 < menu.sizes))
+        at = menu.starts[rows] + current[rows]
+        at = at[np.isfinite(menu.values[at + 1]) & np.isfinite(menu.values[at + 2])]
+        steps = np.sort(menu.values[at + 2] - menu.values[at + 1])
+        return float(steps[steps.size // 2]) if steps.size else 0.0
+
+    def _current(self, claims: Sequence[Claim]) -> Ints:
+        """Return each row's present count."""
+        return np.array([c.current_nodes for c in claims])[self.first_claims()]
 
 
 def _same(claims: Sequence[Claim], *, sets_owners_apart: bool) -> list[list[int]]:
