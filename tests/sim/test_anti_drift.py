@@ -57,7 +57,7 @@ def _worker_dies(world: World, at_s: float) -> list[AnyEvent]:
     if not run.node_ids:
         return []
     node_id = run.node_ids[-1]
-    events = world._measured(run, at_s)
+    events = world._meter.measured(run, at_s)
     world._break(run, {node_id}, at_s, "it raised")
     lost = WorkersLost(
         at_s=at_s,

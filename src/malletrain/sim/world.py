@@ -7,10 +7,8 @@ in one event, and one of an older generation changes nothing.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count
 
 from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import (
@@ -22,17 +20,16 @@ from malletrain.core.events import (
     NodesJoined,
     NodesLeaving,
     NodesLost,
-    ProgressReported,
     RescaleDone,
     RescaleFailed,
     WokeUp,
 )
 from malletrain.core.model import JobSpec, Node
-from malletrain.core.scalability import MEMORY_STEPS
 from malletrain.sim import draws
 from malletrain.sim.agenda import Agenda
 from malletrain.sim.backlog import Backlog
 from malletrain.sim.courses import Courses, ExactCourses, PapersCourses, stalls_s
+from malletrain.sim.measuring import Meter
 from malletrain.sim.moments import Moment, moments
 from malletrain.sim.policies import Policy
 from malletrain.sim.recorder import Recorder
@@ -40,8 +37,6 @@ from malletrain.sim.run import Order, Run
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions
 from malletrain.sim.workload import MalleableJob, Workload
 from malletrain.traces.intervals import IdleInterval
-
-_HOUR_S = 3600.0
 
 
 class World:
@@ -77,13 +72,9 @@ class World:
         self._returning: dict[str, IdleInterval] = {}
         self.overtime_node_s = 0.0
         self.longest_overtime_s = 0.0
-        #: (due, serial, run, the run's serial then): measurements that will be worth a report.
-        self._to_measure: list[tuple[float, int, Run, int]] = []
-        self._serials = count()
-        self._tick_at_s = float("inf")
+        self._meter = Meter(options.world, options.seed, agenda)
         #: The newest time asked for by `WakeAt`; it replaces those before.
         self._wake_at_s = float("inf")
-        self._pinned: set[str] = set()
         #: Jobs whose end the system knows of, and that it is to forget.
         self._to_forget: list[str] = []
         #: The papers' jobs that have done their work, until the next moment.
@@ -101,7 +92,7 @@ class World:
         while self._agenda.next_at_s() == at_s:
             happened += self._agenda.pop()()
         forgotten = [JobsForgotten(at_s=at_s, job_ids=over)] if over else []
-        return [*forgotten, *self.measurements(at_s), *happened]
+        return [*forgotten, *self._meter.reports(at_s), *happened]
 
     # -- the trace ---------------------------------------------------------------------------------
 
@@ -166,7 +157,7 @@ class World:
         hit = {self._used_by[n].job.id: self._used_by[n] for n in node_ids if n in self._used_by}
         failed: list[AnyEvent] = []
         for run in hit.values():
-            events += self._measured(run, at_s)
+            events += self._meter.measured(run, at_s)
             failed += self._break(run, lost, at_s, reason)
         back = []
         for node_id in node_ids:
@@ -281,7 +272,7 @@ class World:
 
     def _end(self, run: Run, at_s: float) -> list[AnyEvent]:
         assert run.job.work_samples is not None
-        events = self._measured(run, at_s)
+        events = self._meter.measured(run, at_s)
         run.advance(at_s)
         # Beyond its work by rounding, or, as the papers account, up to the next moment.
         run.charge(run.samples - run.job.work_samples, at_s)
@@ -310,7 +301,6 @@ class World:
     def execute(self, decision: DecisionTaken) -> None:
         """Begin with what was decided; what comes of it is on the agenda."""
         now_s = decision.at_s
-        self._pinned = set(decision.pins)
         for action in decision.actions:
             match action:
                 case Rescale(job_id, generation, node_ids):
@@ -323,8 +313,7 @@ class World:
                 case WakeAt(at_s):
                     self._wake_at_s = at_s
                     self._agenda.put(at_s, partial(self._wake, at_s))
-        for job_id in decision.pins:
-            self._hasten(self.runs[job_id], now_s)
+        self._meter.pin([self.runs[job_id] for job_id in decision.pins], now_s)
 
     def _wake(self, at_s: float) -> list[AnyEvent]:
         return [WokeUp(at_s=at_s)] if at_s == self._wake_at_s else []
@@ -351,7 +340,7 @@ class World:
         order = run.order
         if order is None or order.generation != generation:
             return []
-        events = self._measured(run, at_s)
+        events = self._meter.measured(run, at_s)
         run.advance(at_s)
         self._leave(run)
         # One that was lost meanwhile may be back, and another job's by now.
@@ -364,7 +353,7 @@ class World:
             run.saved_samples = run.samples
         run.go(members, generation, self._speed(members), at_s)
         self._expect_end(run)
-        self._expect_measurement(run, at_s)
+        self._meter.expect(run, at_s)
         done = RescaleDone(
             at_s=at_s,
             job_id=run.job.id,
@@ -382,80 +371,6 @@ class World:
             return 1.0
         seed = self._options.seed
         return slow if any(draws.uniform(seed, "slow", n) < share for n in node_ids) else 1.0
-
-    # -- measurements ------------------------------------------------------------------------------
-
-    def _expect_measurement(self, run: Run, at_s: float) -> None:
-        if not run.node_ids:
-            return
-        due_at_s = at_s + self._settings.measure_after_s
-        self._measure_at(run, due_at_s)
-        if run.job.id in self._pinned:
-            self._tick_by(due_at_s)
-
-    def _measure_at(self, run: Run, due_at_s: float) -> None:
-        heapq.heappush(self._to_measure, (due_at_s, next(self._serials), run, run.serial))
-        self._tick_by(due_at_s + self._settings.report_every_s)
-
-    def _hasten(self, run: Run, now_s: float) -> None:
-        """Let a job that is held to be measured report as soon as it can."""
-        if run.order is None and run.node_ids and run.measurements == 0:
-            self._tick_by(max(run.steady_from_s + self._settings.measure_after_s, now_s))
-
-    def _tick_by(self, at_s: float) -> None:
-        if at_s < self._tick_at_s:
-            self._tick_at_s = at_s
-            self._agenda.put(at_s, partial(self._tick, at_s))
-
-    def _tick(self, at_s: float) -> list[AnyEvent]:
-        if at_s != self._tick_at_s:
-            return []
-        self._tick_at_s = float("inf")
-        events = self.measurements(at_s)
-        if self._to_measure:
-            self._tick_by(self._to_measure[0][0] + self._settings.report_every_s)
-        return events
-
-    def measurements(self, now_s: float) -> list[AnyEvent]:
-        """Return the reports that are worth making now."""
-        events: list[AnyEvent] = []
-        while self._to_measure and self._to_measure[0][0] <= now_s:
-            _, _, run, serial = heapq.heappop(self._to_measure)
-            if run.serial != serial or run.order is not None:
-                continue
-            events += self._measured(run, now_s)
-            sat_s = now_s - run.steady_from_s
-            # Each report doubles what is known; then it only tells how far the job is.
-            is_enough = run.measured_steps >= MEMORY_STEPS
-            self._measure_at(run, now_s + (_HOUR_S if is_enough else min(sat_s, _HOUR_S)))
-        return events
-
-    def _measured(self, run: Run, now_s: float) -> list[AnyEvent]:
-        """Return the report of the time since the last one; a stretch too short is none."""
-        until_s = min(now_s, run.stops_at_s)
-        if until_s - run.steady_from_s < self._settings.measure_after_s:
-            return []
-        steps = int((until_s - run.measured_to_s) / self._settings.step_s)
-        if steps <= 0:
-            return []
-        run.advance(now_s)
-        run.measurements += 1
-        run.measured_to_s = until_s
-        run.measured_steps += steps
-        noise = self._settings.step_noise
-        key = ("steps", run.job.id, run.generation, run.measurements)
-        error = draws.normal(self._options.seed, *key) * noise / steps**0.5
-        report = ProgressReported(
-            at_s=now_s,
-            job_id=run.job.id,
-            generation=run.generation,
-            nodes=len(run.node_ids),
-            samples=run.samples,
-            steps=steps,
-            samples_per_s=run.samples_per_s * max(1.0 + error, 0.01),
-            variance=(noise * run.samples_per_s) ** 2,
-        )
-        return [report]
 
     # -- the end -----------------------------------------------------------------------------------
 
