@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain import processes
-from malletrain.traces import intervals
 from malletrain.batch.base import BatchListener
 from malletrain.batch.local_host import (
     AddNodes,
@@ -22,6 +21,7 @@ from malletrain.batch.local_host import (
 )
 from malletrain.batch.local_link import HostLink
 from malletrain.errors import BatchError, TraceError
+from malletrain.traces import intervals
 
 #: What a training script imports, as far as it is installed.
 PRELOAD = ("numpy", "torch", "torch._dynamo", "torch.distributed", "malletrain.train")

@@ -25,11 +25,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from malletrain.traces import intervals
 from malletrain.batch.machine import Machine
 from malletrain.clock import Clock, WallClock
 from malletrain.errors import BatchError, MalleTrainError, WireError
 from malletrain.frames import frame, read_frame
+from malletrain.traces import intervals
 
 MAX_MESSAGE_BYTES = 64 * 1024
 
