@@ -110,7 +110,7 @@ class Pin(Struct, frozen=True):
     reached_at_s: float | None = None
 
 
-class Observation(Struct, frozen=True):
+class Observation(Struct, frozen=True, cache_hash=True):
     """The measured throughput at one scale: a running mean over `count` steps."""
 
     nodes: int

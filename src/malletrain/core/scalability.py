@@ -142,6 +142,7 @@ def fit(scalability: Scalability, prior: PriorSettings, reference_rate: float = 
     return _curve(evidence, prior, 1.0 if evidence else reference_rate)
 
 
+@lru_cache(maxsize=16384)
 def _evidence(observation: Observation, prior: PriorSettings) -> Evidence:
     count = observation.count
     relative = observation.variance / observation.samples_per_s**2
@@ -245,7 +246,7 @@ def _posterior_belief(
 
     residual = prior.residual_sd**2
     covariance = residual * np.minimum.outer(doublings[at], doublings[at])
-    covariance[np.diag_indices_from(covariance)] += [e.noise for e in evidence]
+    covariance += np.diag([e.noise for e in evidence])
     precision = np.linalg.inv(covariance)
     total = precision.sum()
 
