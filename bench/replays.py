@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from bench.harness import NotRunError
 from malletrain.core.settings import CoreSettings, HorizonSettings, ObjectiveKind
@@ -24,6 +24,7 @@ from malletrain.processes import die_with_parent
 from malletrain.sim import workload_file
 from malletrain.sim.engine import Replay
 from malletrain.sim.generate import GeneratorSettings, generate
+from malletrain.sim.moments import moments
 from malletrain.sim.policies import Policy
 from malletrain.sim.settings import ReplayOptions
 from malletrain.sim.workload import Workload
@@ -105,10 +106,10 @@ def _run(cases: Mapping[_Key, Case], processes: int) -> dict[_Key, Figures]:
         initargs=(os.getpid(),),
     ) as pool:
         keys = {pool.submit(_figures, case): key for key, case in cases.items()}
-        console = Console(stderr=True)
-        done = track(as_completed(keys), "replays", len(keys), console=console, transient=True)
         try:
-            return {keys[future]: future.result() for future in done}
+            with Progress(console=Console(stderr=True), transient=True) as progress:
+                done = progress.track(as_completed(keys), len(keys), description="replays")
+                return {keys[future]: future.result() for future in done}
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -139,8 +140,8 @@ def _figures(case: Case) -> Figures:
         jobs = tuple(replace(job, submitted_at_s=0.0) for job in workload.jobs)
         workload = replace(workload, jobs=jobs)
     cpu_s, wall_s = time.process_time(), time.perf_counter()
-    replay = Replay(intervals, workload, case.policy, case.options, length_s=trace.length_s)
-    result = replay.run()
+    length_s = trace.length_s
+    result = Replay(intervals, workload, case.policy, case.options, length_s=length_s).run()
     cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
     return Figures(
         samples=result.done_samples,
@@ -148,7 +149,7 @@ def _figures(case: Case) -> Figures:
         profiling=result.node_s.profiling / result.node_s.offered,
         idle=result.node_s.idle / result.node_s.offered,
         decisions=result.decisions,
-        moments=replay.world.moments,
+        moments=sum(1 for _ in moments(intervals, case.options)),
         journal_sha256=result.journal_sha256,
         cpu_s=cpu_s,
         wall_s=wall_s,
