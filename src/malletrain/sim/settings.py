@@ -10,9 +10,9 @@ from malletrain.core.settings import CoreSettings
 
 
 class LedgerKind(enum.Enum):
-    #: Time passes as it would: see `world.ExactCourse`.
+    #: Time passes as it would: see `courses.ExactCourses`.
     EXACT = "exact"
-    #: The papers' replayer, with its quirks: see `world.PapersCourse`.
+    #: The papers' replayer, with its quirks: see `courses.PapersCourses`.
     PAPERS = "papers"
 
 
