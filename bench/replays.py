@@ -106,8 +106,10 @@ def _run(cases: Mapping[_Key, Case], processes: int) -> dict[_Key, Figures]:
         initargs=(os.getpid(),),
     ) as pool:
         keys = {pool.submit(_figures, case): key for key, case in cases.items()}
+        console = Console(stderr=True)
+        is_quiet = not console.is_terminal
         try:
-            with Progress(console=Console(stderr=True), transient=True) as progress:
+            with Progress(console=console, transient=True, disable=is_quiet) as progress:
                 done = progress.track(as_completed(keys), len(keys), description="replays")
                 return {keys[future]: future.result() for future in done}
         finally:
