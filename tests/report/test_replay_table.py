@@ -29,7 +29,7 @@ def test_each_policy_is_compared_with_the_first_seed_by_seed() -> None:
         for policy in ("malletrain", "fifo")
     }
     first, _, fifo = outcomes(result)
-    assert (first.policy, first.samples_gain) == ("malletrain", None)
+    assert (first.policy, first.samples_gain, first.work_gain) == ("malletrain", None, None)
     assert fifo.samples_gain == gain(done["malletrain"], done["fifo"])
     assert fifo.samples == pytest.approx(sum(done["fifo"]) / 3)
 
@@ -74,12 +74,33 @@ def test_jobs_are_gathered_by_class() -> None:
 def test_the_table_fits_a_narrow_terminal() -> None:
     shown = lines(replay())
     assert all(len(line) <= 80 for line in shown)
-    assert shown[1].split()[:3] == ["policy", "billion", "gains"]
+    assert shown[1].split()[:4] == ["policy", "nodes", "gains", "billion"]
     assert shown[2].split()[0] == "malletrain"
     fifo = shown[4].split()
     assert fifo[0] == "fifo"
     assert fifo[2].startswith("+")
     assert fifo[3] == "±"
+
+
+def test_policies_are_compared_by_work_as_samples_of_different_models_cannot_be() -> None:
+    result = replay(policies=["malletrain", "fifo"], seeds=1)
+    ours, theirs = result.policies
+    more_samples = replace(
+        theirs, done_samples=2 * ours.done_samples, done_one_node_s=ours.done_one_node_s / 1.25
+    )
+    cells = lines(replace(result, policies=(ours, more_samples)))[3].split()
+    assert cells[:3] == ["fifo", say.three_digits(ours.done_one_node_s / 1.25 / DAY_S), "+25.0"]
+
+
+def test_makespans_are_shown_where_all_jobs_of_a_policy_ended() -> None:
+    result = replay(policies=["malletrain", "fifo"], seeds=1)
+    assert "span" not in lines(result)[0]
+    ours, theirs = result.policies
+    ended = replace(result, policies=(replace(ours, makespan_s=7200.0), theirs))
+    shown = lines(ended)
+    assert "span" in shown[0]
+    assert "2" in shown[2].split()
+    assert all(len(line) <= 80 for line in shown)
 
 
 def test_a_long_policys_name_is_shown_whole() -> None:

@@ -26,7 +26,8 @@ class Outcome:
     policy: str
     #: By seed.
     runs: tuple[PolicyResult, ...]
-    #: Dedicated nodes that would have done the same work in the trace's time.
+    #: Dedicated nodes, each training one job alone, that would have done the same work in the
+    #: trace's time. Policies are compared by this: a sample of one model is not one of another.
     dedicated_nodes: float
     node_s: NodeSeconds
     #: None where a job had not ended with one of the seeds.
@@ -34,8 +35,8 @@ class Outcome:
     #: A node that the main scheduler took back was held so long; None if it took none.
     mean_overtime_s: float | None
     #: What the main policy, the first, gains over this; None for itself, or without common seeds.
-    samples_gain: Gain | None
     work_gain: Gain | None
+    samples_gain: Gain | None
     #: How much longer this one's makespan is than the main policy's.
     makespan_excess: Gain | None
 
@@ -132,8 +133,8 @@ def _outcome(
         ),
         makespan_s=statistics.fmean(spans) if len(spans) == len(runs) else None,
         mean_overtime_s=overtime_node_s / taken_back if taken_back else None,
-        samples_gain=_gain(main, runs, lambda run: run.done_samples),
         work_gain=_gain(main, runs, lambda run: run.done_one_node_s),
+        samples_gain=_gain(main, runs, lambda run: run.done_samples),
         makespan_excess=_gain(runs, main, lambda run: run.makespan_s),
     )
 

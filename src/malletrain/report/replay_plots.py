@@ -52,8 +52,8 @@ _USE_COLOURS = {
 
 
 def gains(outcomes: Sequence[Outcome]) -> str:
-    """Draw what the main policy gains over each other, with its intervals over seeds."""
-    compared = [(outcome, g) for outcome in outcomes if (g := outcome.samples_gain)]
+    """Draw how much more work the main policy does than each other, with intervals over seeds."""
+    compared = [(outcome, g) for outcome in outcomes if (g := outcome.work_gain)]
 
     def build() -> Figure:
         figure = Figure(figsize=(WIDTH_IN, 0.8 + 0.34 * len(compared)), layout="constrained")
@@ -65,7 +65,7 @@ def gains(outcomes: Sequence[Outcome]) -> str:
             axes.plot(100 * gain.mean, row, "o", color=COLOURS[0])
         axes.set_yticks(range(len(compared)), [short(outcome.policy) for outcome, _ in compared])
         axes.set_ylim(len(compared) - 0.4, -0.6)
-        axes.set_xlabel(f"{short(outcomes[0].policy)} does so many more samples, %")
+        axes.set_xlabel(f"{short(outcomes[0].policy)} does so much more work, %")
         return figure
 
     return svg(build, "gains") if compared else ""

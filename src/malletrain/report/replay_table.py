@@ -17,9 +17,11 @@ _USE_HEADINGS = {
     "idle": "idle",
 }
 _CAPTION = (
-    "first gains: samples of the first policy over this one's, with the 95% interval over seeds. "
+    "work: dedicated nodes, each training one job alone, that would have done the same; it counts "
+    "samples of different models alike. first gains: work of the first policy over this one's, in "
+    "%, with the 95% interval over seeds. "
     "done: jobs finished, of all. train, resc(ale), prof(ile), lost (to preemption), idle: % of "
-    "the node-seconds offered. held: the longest that a node was held after it was asked for."
+    "the node-seconds offered. span: from the first submission to the last completion."
 )
 
 
@@ -51,8 +53,8 @@ def _trained(main: Outcome) -> str:
     return (
         f"{name} would have trained in {say.node_time(main.kept_node_s)} of these{seeds}: "
         f"{say.count(round(main.finished))} of {say.count(round(main.jobs))} jobs finished, "
-        f"{say.count(main.samples)} samples, the work of "
-        f"{say.three_digits(main.dedicated_nodes)} dedicated nodes."
+        f"the work of {say.three_digits(main.dedicated_nodes)} dedicated nodes, "
+        f"{say.count(main.samples)} samples."
     )
 
 
@@ -80,30 +82,35 @@ def table(result: ReplayResult) -> Table:
         caption_style="dim",
     )
     lines = outcomes(result)
+    has_makespans = any(line.makespan_s is not None for line in lines)
     scale, word = say.scale_of(max((line.samples for line in lines), default=0.0))
     drawn.add_column("policy", min_width=8, overflow="fold")
     for heading in (
-        f"samples\n{word}",
+        "work\nnodes",
         "first\ngains",
         "",
+        f"samples\n{word}",
         "done",
-        "makespan\nhours",
+        *(["span\nhours"] if has_makespans else []),
         *_USE_HEADINGS.values(),
-        "held\ns",
     ):
         drawn.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
-        drawn.add_row(*(Text(cell) for cell in _cells(line, scale)))
+        drawn.add_row(*(Text(cell) for cell in _cells(line, scale, has_makespans=has_makespans)))
     return drawn
 
 
-def _cells(line: Outcome, scale: float) -> list[str]:
+def _cells(line: Outcome, scale: float, *, has_makespans: bool) -> list[str]:
+    gain, interval = say.more_in_parts(line.work_gain)
+    span_s = line.makespan_s
+    span = say.NO_FIGURE if span_s is None else say.three_digits(span_s / 3600)
     return [
         line.policy,
+        say.three_digits(line.dedicated_nodes),
+        gain.rstrip("%"),
+        interval,
         say.three_digits(line.samples / scale),
-        *say.more_in_parts(line.samples_gain),
         f"{round(line.finished)}/{round(line.jobs)}",
-        say.NO_FIGURE if line.makespan_s is None else say.three_digits(line.makespan_s / 3600),
+        *([span] if has_makespans else []),
         *(say.percent(line.share(use)).rstrip("%") for use in _USE_HEADINGS),
-        say.three_digits(line.longest_overtime_s),
     ]
