@@ -20,7 +20,6 @@ from malletrain.core.model import (
     Activity,
     Cluster,
     Job,
-    JobSpec,
     Observation,
     Phase,
     Pin,
@@ -28,7 +27,7 @@ from malletrain.core.model import (
 )
 from malletrain.core.objective import utilities
 from malletrain.core.rounding import rounded
-from malletrain.core.scalability import Curve, StatedCurve, curve_for
+from malletrain.core.scalability import curve_for
 from malletrain.core.settings import AdvisorKind, AdvisorSettings
 from malletrain.core.view import Outlook, View
 
@@ -241,7 +240,11 @@ def _stepped_down(job: Job, last: int, view: View, room: int) -> Pin | None:
 def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
     market = cache(partial(_Market, view))
     for job in _without_turn(pins, view, view.training):
-        doubtful = _doubtful(job.spec, view.outlook(job).curve, view.limit, view.settings.advisor)
+        spec = job.spec
+        outlook = view.outlook(job)
+        doubtful = _doubtful(
+            outlook, spec.min_nodes, spec.max_nodes, view.limit, view.settings.advisor
+        )
         if not doubtful or (most := room().of(job)) < doubtful[-1]:
             continue
         # Other scales can be compared once the present one is known.
@@ -254,14 +257,21 @@ def _ask(pins: dict[str, Pin], view: View, room: Callable[[], _Room]) -> None:
 
 @lru_cache(maxsize=8192)
 def _doubtful(
-    spec: JobSpec, curve: Curve | StatedCurve, limit: int, settings: AdvisorSettings
+    outlook: Outlook, min_nodes: int, max_nodes: int, limit: int, settings: AdvisorSettings
 ) -> tuple[int, ...]:
-    """Return the scales up to the limit that might be asked about, the largest first."""
-    sd = curve.sd(min(limit, spec.max_nodes))
+    """Return the scales up to the limit that might be worth asking about, the largest first.
+
+    However doubtful the move, an answer gains no more than L(0) of the standard deviation, and it
+    costs at least a scale-down from there.
+    """
+    sd = outlook.curve.sd(min(limit, max_nodes))
+    most_gain_s = _unit_normal_loss(0.0) * settings.answer_life_s
     return tuple(
         nodes
-        for nodes in scales(spec.min_nodes, spec.max_nodes, settings.scales)
-        if nodes < sd.size and sd[nodes] > settings.relative_precision
+        for nodes in scales(min_nodes, max_nodes, settings.scales)
+        if nodes < sd.size
+        and sd[nodes] > settings.relative_precision
+        and sd[nodes] * most_gain_s > outlook.cost.scale_down_s
     )
 
 

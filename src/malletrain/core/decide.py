@@ -12,7 +12,7 @@ from functools import lru_cache
 from malletrain.core import advisor, horizon, objective, placement, reasons
 from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import AnyEvent, DecisionTaken
-from malletrain.core.model import Cluster, Job, JobSpec, Pin
+from malletrain.core.model import Cluster, Job, JobSpec, Pin, Rescaling
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
 from malletrain.core.view import Outlook, View
 
@@ -67,27 +67,21 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
     jobs = [job for job in view.claimants if job.spec.id not in pins]
     if not jobs or not view.num_usable:
         return None
-    outlooks = [view.outlook(job) for job in jobs]
-    mean_up_s = sum([outlook.cost.scale_up_s for outlook in outlooks]) / len(jobs)
-    horizon_s = horizon.horizon_s(view.cluster.stability, mean_up_s, view.settings.horizon)
+    up_s = view.cost_of_all.scale_up_s
+    horizon_s = horizon.horizon_s(view.cluster.stability, up_s, view.settings.horizon)
     quotas = dict(view.settings.quotas)
     for job_id, pin in pins.items():
         if (owner := view.cluster.jobs[job_id].spec.owner) in quotas:
             quotas[owner] -= pin.nodes
     return Problem(
-        claims=tuple(
-            [
-                _claim(view, job, outlook, horizon_s)
-                for job, outlook in zip(jobs, outlooks, strict=True)
-            ]
-        ),
+        claims=tuple([_claim(view, job, horizon_s) for job in jobs]),
         nodes=view.num_usable - sum(pin.nodes for pin in pins.values()),
         horizon_s=horizon_s,
         quotas=quotas,
     )
 
 
-def _claim(view: View, job: Job, outlook: Outlook, horizon_s: float) -> Claim:
+def _claim(view: View, job: Job, horizon_s: float) -> Claim:
     """Say what the job would make of each number of nodes."""
     spec = job.spec
     present = job.node_ids
@@ -97,7 +91,7 @@ def _claim(view: View, job: Job, outlook: Outlook, horizon_s: float) -> Claim:
     most = min(spec.max_nodes, max(view.limit, spec.min_nodes))
     if job.retry_at_s > view.now_s:
         most = min(most, max(current, spec.min_nodes))
-    return _remembered_claim(spec, outlook, horizon_s, min(current, most), most)
+    return _remembered_claim(spec, view.outlook(job), horizon_s, min(current, most), most)
 
 
 @lru_cache(maxsize=65536)
@@ -157,12 +151,17 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
         pin = pins.get(job_id)
         # One that the allocator did not know keeps what it has.
         count = counts.get(job_id) if pin is None else pin.nodes
-        staying = view.staying(job.held_node_ids if job.rescaling else job.node_ids)
+        if job.rescaling is None:
+            staying = view.staying(job.node_ids)
+            is_settled = staying is job.node_ids and not job.is_broken
+            if is_settled and (count is None or len(staying) == count):
+                continue
+        elif _may_move(view, job, job.rescaling):
+            staying = view.staying(job.held_node_ids)
+        else:
+            continue
         if count is None:
             count = len(view.staying(job.node_ids))
-        is_settled = job.rescaling is None and staying is job.node_ids and not job.is_broken
-        if (is_settled and len(staying) == count) or not _may_move(view, job):
-            continue
         if _is_asked_back(view, job):
             # Those that are to leave do so at once: a joiner would keep them waiting.
             staying = view.staying(job.node_ids)
@@ -185,16 +184,14 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
     ]
 
 
-def _may_move(view: View, job: Job) -> bool:
+def _may_move(view: View, job: Job, rescaling: Rescaling) -> bool:
     """Leave a rescale under way alone, unless what it aims at has become impossible.
 
     Nor may it keep a member that is asked back waiting for those that join. One that nobody joins
     is soon over: those that are asked back meanwhile leave by the next, as starting it again with
     each of them could keep the first for ever.
     """
-    if job.rescaling is None:
-        return True
-    node_ids = job.rescaling.node_ids
+    node_ids = rescaling.node_ids
     if set(node_ids) <= set(job.node_ids):
         return False
     return _is_asked_back(view, job) or len(view.staying(node_ids)) < len(node_ids)

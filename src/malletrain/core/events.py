@@ -35,6 +35,8 @@ class NodesLost(Event, frozen=True):
 
     node_ids: tuple[str, ...]
     reason: str = ""
+    #: We had given them back, as nobody used them: it changes nothing for any job.
+    were_released: bool = False
 
 
 class JobSubmitted(Event, frozen=True):

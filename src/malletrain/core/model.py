@@ -175,8 +175,8 @@ class Job(Struct, frozen=True):
         """Every node that no other job may have: training, joining or not yet left."""
         if self.rescaling is None:
             return self.node_ids
-        joining = [n for n in self.rescaling.node_ids if n not in self.node_ids]
-        return (*self.node_ids, *joining)
+        members = set(self.node_ids)
+        return (*self.node_ids, *[n for n in self.rescaling.node_ids if n not in members])
 
     @property
     def is_over(self) -> bool:

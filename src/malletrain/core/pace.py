@@ -10,11 +10,16 @@ from malletrain.core.events import (
     CheckpointSaved,
     JobNoted,
     JobsForgotten,
+    NodesLost,
     ProgressReported,
 )
 
-#: They change what is known, but seldom what is to be done.
-QUIET = (ProgressReported, CheckpointSaved, JobNoted, JobsForgotten)
+_QUIET = (ProgressReported, CheckpointSaved, JobNoted, JobsForgotten)
+
+
+def is_quiet(event: AnyEvent) -> bool:
+    """Whether it changes what is known, but seldom what is to be done."""
+    return isinstance(event, _QUIET) or (isinstance(event, NodesLost) and event.were_released)
 
 
 @dataclass(slots=True)
@@ -31,7 +36,7 @@ class Pace:
         self.is_owed = self.is_owed or bool(events)
         if not self.is_owed:
             return False
-        return now_s >= self.due_at_s or not all(isinstance(event, QUIET) for event in events)
+        return now_s >= self.due_at_s or not all(map(is_quiet, events))
 
     @property
     def due_at_s(self) -> float:

@@ -35,11 +35,12 @@ def model_cost(cluster: Cluster, model_key: str) -> RescaleCost:
     """Return what is known of a model's cost, rounded, else of all models', else assumed."""
     costs = cluster.rescale_costs
     known = costs.get(model_key) or costs.get(ANY_MODEL)
-    return _rounded(known) if known else prior_cost(cluster.settings.prior)
+    return rounded_cost(known) if known else prior_cost(cluster.settings.prior)
 
 
 @lru_cache(maxsize=4096)
-def _rounded(cost: RescaleCost) -> RescaleCost:
+def rounded_cost(cost: RescaleCost) -> RescaleCost:
+    """Return the nearest cost of the scale that is decided by."""
     return RescaleCost(rounded(cost.scale_up_s, _STEP), rounded(cost.scale_down_s, _STEP))
 
 

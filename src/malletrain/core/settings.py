@@ -51,7 +51,7 @@ class AdvisorSettings(Struct, frozen=True, kw_only=True, cache_hash=True):
     min_steps: int = 8
     #: Informed: how long an answer is of use before it would have come by itself, as allocations
     #: change for other reasons.
-    answer_life_s: float = 600.0
+    answer_life_s: float = 60.0
     #: Inverse order: number of scales between the largest and the smallest, both included.
     scales: int = 4
 

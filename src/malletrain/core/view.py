@@ -6,17 +6,13 @@ from functools import cached_property, lru_cache
 
 from msgspec import Struct
 
-from malletrain.core.model import Cluster, Job, JobSpec, Node, Phase, RescaleCost
+from malletrain.core.model import Cluster, Job, JobSpec, Node, Phase, RescaleCost, Scalability
 from malletrain.core.objective import Aim, pace_samples_per_s
-from malletrain.core.rescale_cost import cost_for, model_cost
-from malletrain.core.scalability import (
-    Curve,
-    StatedCurve,
-    curve_for,
-    model_curve,
-    unknown_curve,
-)
-from malletrain.core.settings import AdvisorKind, ObjectiveKind
+from malletrain.core.rescale_cost import ANY_MODEL, model_cost, rounded_cost
+from malletrain.core.scalability import Curve, StatedCurve, fit, unknown_curve
+from malletrain.core.settings import AdvisorKind, ObjectiveKind, PriorSettings
+
+_REMEMBERED = 16384
 
 
 class Outlook(Struct, frozen=True, cache_hash=True):
@@ -38,7 +34,12 @@ class View:
         self._objective = cluster.settings.objective.value
         self._has_deadlines = cluster.settings.objective is ObjectiveKind.DEADLINE
         self._is_told = cluster.settings.advisor.kind is AdvisorKind.TOLD
-        self._models: dict[str, tuple[Curve | StatedCurve, RescaleCost]] = {}
+        self._prior = cluster.settings.prior
+        is_static = cluster.settings.advisor.kind is AdvisorKind.STATIC
+        self._curves = {} if is_static else cluster.curves
+        self._costs = cluster.rescale_costs
+        #: What is assumed of a model that was never rescaled.
+        self.cost_of_all = model_cost(cluster, ANY_MODEL)
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
         self.num_nodes = len(cluster.nodes)
@@ -69,25 +70,22 @@ class View:
         return job.phase is Phase.ACTIVE and job.retry_at_s <= self.now_s
 
     def staying(self, node_ids: tuple[str, ...]) -> tuple[str, ...]:
-        if self._leaving_ids.isdisjoint(node_ids):
+        if not self._leaving_ids or self._leaving_ids.isdisjoint(node_ids):
             return node_ids
         return tuple(node_id for node_id in node_ids if node_id not in self._leaving_ids)
 
     def outlook(self, job: Job) -> Outlook:
         """Return what to decide about a job by."""
         spec = job.spec
-        if self._is_told and spec.stated is not None:
-            curve, cost = curve_for(self.cluster, job), cost_for(self.cluster, job)
-        else:
-            curve, cost = self._models.get(spec.model_key) or self._model(spec.model_key)
         pace = pace_samples_per_s(job, self.now_s) if self._has_deadlines else 0.0
-        return _outlook(spec, curve, cost, self._objective, pace)
-
-    def _model(self, key: str) -> tuple[Curve | StatedCurve, RescaleCost]:
-        is_new = key not in self.cluster.curves
-        curve = self._unknown_curve if is_new else model_curve(self.cluster, key)
-        self._models[key] = curve, model_cost(self.cluster, key)
-        return self._models[key]
+        if self._is_told and spec.stated is not None:
+            return _stated_outlook(spec, self._objective, pace)
+        cost = self._costs.get(spec.model_key)
+        cost = self.cost_of_all if cost is None else rounded_cost(cost)
+        measured = self._curves.get(spec.model_key)
+        if measured is None or not measured.observations:
+            return _outlook(spec, self._unknown_curve, cost, self._objective, pace)
+        return _measured_outlook(spec, measured, self._prior, cost, self._objective, pace)
 
     @cached_property
     def training(self) -> list[Job]:
@@ -116,7 +114,7 @@ class View:
         return unknown_curve(self.cluster)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=_REMEMBERED)
 def _outlook(
     spec: JobSpec, curve: Curve | StatedCurve, cost: RescaleCost, objective: str, pace: float
 ) -> Outlook:
@@ -124,5 +122,25 @@ def _outlook(
     return _shared_outlook(aim, curve, cost)
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def _measured_outlook(  # noqa: PLR0917
+    spec: JobSpec,
+    measured: Scalability,
+    prior: PriorSettings,
+    cost: RescaleCost,
+    objective: str,
+    pace: float,
+) -> Outlook:
+    return _outlook(spec, fit(measured, prior), cost, objective, pace)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _stated_outlook(spec: JobSpec, objective: str, pace: float) -> Outlook:
+    stated = spec.stated
+    assert stated is not None
+    cost = RescaleCost(stated.scale_up_s, stated.scale_down_s)
+    return _outlook(spec, StatedCurve(stated), cost, objective, pace)
+
+
 #: Equal outlooks are one object: what is remembered of it is found fast.
-_shared_outlook = lru_cache(maxsize=16384)(Outlook)
+_shared_outlook = lru_cache(maxsize=_REMEMBERED)(Outlook)

@@ -31,7 +31,7 @@ from malletrain.core.events import (
     WokeUp,
 )
 from malletrain.core.model import Cluster, Job
-from malletrain.core.pace import QUIET, Pace
+from malletrain.core.pace import Pace, is_quiet
 from malletrain.core.problem import Allocator
 from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
 from malletrain.live.alarms import Alarms
@@ -407,7 +407,7 @@ class Controller:
 
     def _owe_decision(self, late: Sequence[AnyEvent]) -> None:
         """Have another decision follow, by an allocator that knows what came late."""
-        self._late = [event for event in late if not isinstance(event, QUIET)]
+        self._late = [event for event in late if not is_quiet(event)]
         if self._late:
             self._inbox.has_entries.set()
 

@@ -249,7 +249,13 @@ class Executor:
             self._heard_of_worker(node_id, message)
 
     def nodes_lost(self, node_ids: tuple[str, ...], reason: str) -> None:
-        self._post(NodesLost(at_s=self._now_s, node_ids=node_ids, reason=reason))
+        known = [self._cluster().nodes.get(node_id) for node_id in node_ids]
+        were_released = all(node is not None and node.is_released for node in known)
+        self._post(
+            NodesLost(
+                at_s=self._now_s, node_ids=node_ids, reason=reason, were_released=were_released
+            )
+        )
         for node_id in node_ids:
             job_ids = set(self._homes.on(node_id).values())
             self._homes.remove_node(node_id)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from malletrain.core.events import (
     AnyEvent,
     NodesJoined,
@@ -65,8 +67,8 @@ def _is_same(first: AnyEvent, event: AnyEvent) -> bool:
     match first, event:
         case NodesJoined(), NodesJoined():
             return True
-        case NodesLost(reason=before), NodesLost(reason=after):
-            return before == after
+        case NodesLost(), NodesLost():
+            return (first.reason, first.were_released) == (event.reason, event.were_released)
         case NodesLeaving(deadline_at_s=before_s), NodesLeaving(deadline_at_s=after_s):
             return abs(after_s - before_s) <= SAME_LEAVE_S
     return False
@@ -80,9 +82,9 @@ def _as_one(run: Sequence[AnyEvent]) -> AnyEvent:
         case NodesJoined():
             nodes = tuple(n for event in run if isinstance(event, NodesJoined) for n in event.nodes)
             return NodesJoined(at_s=at_s, nodes=nodes)
-        case NodesLost(reason=reason):
+        case NodesLost() as lost:
             node_ids = tuple(n for e in run if isinstance(e, NodesLost) for n in e.node_ids)
-            return NodesLost(at_s=at_s, node_ids=node_ids, reason=reason)
+            return replace(lost, at_s=at_s, node_ids=node_ids)
     leaves = [event for event in run if isinstance(event, NodesLeaving)]
     return NodesLeaving(
         at_s=at_s,

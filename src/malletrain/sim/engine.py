@@ -14,12 +14,19 @@ import msgspec
 from msgspec.structs import replace
 
 from malletrain.allocate import allocator
+from malletrain.allocate.remembering import Remembering
 from malletrain.core import metrics
 from malletrain.core.apply import apply
 from malletrain.core.decide import decide_now, has_news
-from malletrain.core.events import AnyEvent, Configured, JobFinished
+from malletrain.core.events import (
+    AnyEvent,
+    Configured,
+    JobFinished,
+    JobsForgotten,
+    ProgressReported,
+)
 from malletrain.core.model import Cluster
-from malletrain.core.pace import QUIET, Pace
+from malletrain.core.pace import Pace
 from malletrain.core.settings import CoreSettings
 from malletrain.errors import InvariantError
 from malletrain.sim.agenda import Agenda
@@ -64,7 +71,7 @@ class Replay:
         self._now_s = options.from_s
         self._agenda = Agenda()
         self.world = World(intervals, workload, policy, options, self._agenda)
-        self._allocator = allocator(policy.allocator)
+        self._allocator = Remembering(allocator(policy.allocator))
         self.cluster = Cluster(now_s=options.from_s)
         self._pace = Pace(options.progress_decide_s)
         self._journal = journal
@@ -114,7 +121,7 @@ class Replay:
 
     def _apply(self, event: AnyEvent) -> None:
         self.cluster = apply(self.cluster, event)
-        self._num_events += not isinstance(event, QUIET)
+        self._num_events += not isinstance(event, ProgressReported | JobsForgotten)
         if isinstance(event, JobFinished):
             entry = self.cluster.ledger.jobs[event.job_id]
             self._ended.append(Account(self.world.ended[event.job_id], entry, event.at_s))

@@ -38,6 +38,8 @@ from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions
 from malletrain.sim.workload import MalleableJob, Workload
 from malletrain.traces.intervals import IdleInterval
 
+_RELEASED = "released"
+
 
 class World:
     def __init__(
@@ -169,7 +171,13 @@ class World:
             interval = self._returning.pop(node_id, None)
             if interval is not None and interval.to_s > at_s:
                 back.append(interval)
-        events.append(NodesLost(at_s=at_s, node_ids=tuple(node_ids), reason=reason))
+        # Nobody trained on what was given back.
+        were_released = reason == _RELEASED
+        events.append(
+            NodesLost(
+                at_s=at_s, node_ids=tuple(node_ids), reason=reason, were_released=were_released
+            )
+        )
         return [*events, *failed, *(self._join(back, at_s) if back else ())]
 
     def _break(self, run: Run, lost: set[str], at_s: float, reason: str) -> list[AnyEvent]:
@@ -320,7 +328,7 @@ class World:
 
     def _release(self, node_ids: Sequence[str], at_s: float) -> list[AnyEvent]:
         held = [n for n in node_ids if n in self._asked_at_s]
-        return self._lose(held, "released", at_s) if held else []
+        return self._lose(held, _RELEASED, at_s) if held else []
 
     def _rescale(self, run: Run, generation: int, node_ids: tuple[str, ...], now_s: float) -> None:
         run.advance(now_s)
