@@ -99,6 +99,7 @@ def test_makespans_are_shown_where_all_jobs_of_a_policy_ended() -> None:
     ended = replace(result, policies=(replace(ours, makespan_s=7200.0), theirs))
     shown = lines(ended)
     assert "span" in shown[0]
+    assert "last completion" in " ".join(shown)
     assert "2" in shown[2].split()
     assert all(len(line) <= 80 for line in shown)
 

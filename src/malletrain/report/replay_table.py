@@ -19,10 +19,10 @@ _USE_HEADINGS = {
 _CAPTION = (
     "work: dedicated nodes, each training one job alone, that would have done the same; it counts "
     "samples of different models alike. first gains: work of the first policy over this one's, in "
-    "%, with the 95% interval over seeds. "
-    "done: jobs finished, of all. train, resc(ale), prof(ile), lost (to preemption), idle: % of "
-    "the node-seconds offered. span: from the first submission to the last completion."
+    "%, with the 95% interval over seeds. done: jobs finished, of all that came in. train, "
+    "resc(ale), prof(ile), lost (to preemption), idle: % of the node-seconds offered."
 )
+_SPAN_CAPTION = " span: from the first submission to the last completion."
 
 
 def headline(result: ReplayResult) -> str:
@@ -72,17 +72,17 @@ def _felt(main: Outcome) -> str:
 
 def table(result: ReplayResult) -> Table:
     """Put the policies beside each other: means over seeds, and gains paired by seed."""
+    lines = outcomes(result)
+    has_makespans = any(line.makespan_s is not None for line in lines)
     drawn = Table(
         box=None,
         pad_edge=False,
         collapse_padding=True,
         header_style="bold",
-        caption=_CAPTION,
+        caption=_CAPTION + (_SPAN_CAPTION if has_makespans else ""),
         caption_justify="left",
         caption_style="dim",
     )
-    lines = outcomes(result)
-    has_makespans = any(line.makespan_s is not None for line in lines)
     scale, word = say.scale_of(max((line.samples for line in lines), default=0.0))
     drawn.add_column("policy", min_width=8, overflow="fold")
     for heading in (
