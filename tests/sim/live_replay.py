@@ -34,7 +34,10 @@ from malletrain.traces.intervals import IdleInterval
 _T = TypeVar("_T")
 
 #: Every report by itself, as a replay has them.
-LIVE = LiveSettings(settle_s=0.0, progress_journal_s=0.0)
+#: Nothing waits but decisions about measurements, which wait as long in both.
+LIVE = LiveSettings(
+    settle_s=0.0, progress_journal_s=0.0, progress_decide_s=ReplayOptions().progress_decide_s
+)
 
 
 @dataclass(frozen=True)

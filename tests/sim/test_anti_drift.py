@@ -27,6 +27,7 @@ from malletrain.core.events import (
     WokeUp,
     WorkersLost,
 )
+from malletrain.core.settings import AdvisorSettings, CoreSettings
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions, WorldSettings
 from malletrain.sim.world import World
 from tests.sim import scenes
@@ -43,7 +44,9 @@ ROUGH = WorldSettings(
     slow_node_share=0.2,
     report_every_s=60.0,
 )
-OPTIONS = ReplayOptions(world=ROUGH, seed=1)
+#: An advisor that asks more than it would by default: pins are part of what is compared.
+CURIOUS = CoreSettings(advisor=AdvisorSettings(answer_life_s=600.0))
+OPTIONS = ReplayOptions(core=CURIOUS, world=ROUGH, seed=1)
 
 
 def workers_die(world: World) -> None:

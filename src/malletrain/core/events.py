@@ -76,6 +76,8 @@ class RescaleDone(Event, frozen=True):
     stall_s: float
     #: The state that the generation starts from: less than before where work was lost.
     samples: float
+    #: It gave nodes up that others may have; else all is as it was decided.
+    frees_nodes: bool = True
 
 
 class RescaleFailed(Event, frozen=True):

@@ -12,6 +12,7 @@ from malletrain.core.events import (
     JobsForgotten,
     NodesLost,
     ProgressReported,
+    RescaleDone,
 )
 
 _QUIET = (ProgressReported, CheckpointSaved, JobNoted, JobsForgotten)
@@ -19,7 +20,10 @@ _QUIET = (ProgressReported, CheckpointSaved, JobNoted, JobsForgotten)
 
 def is_quiet(event: AnyEvent) -> bool:
     """Whether it changes what is known, but seldom what is to be done."""
-    return isinstance(event, _QUIET) or (isinstance(event, NodesLost) and event.were_released)
+    match event:
+        case NodesLost(were_released=True) | RescaleDone(frees_nodes=False):
+            return True
+    return isinstance(event, _QUIET)
 
 
 @dataclass(slots=True)

@@ -79,13 +79,21 @@ class View:
         spec = job.spec
         pace = pace_samples_per_s(job, self.now_s) if self._has_deadlines else 0.0
         if self._is_told and spec.stated is not None:
-            return _stated_outlook(spec, self._objective, pace)
+            return _stated_outlook(spec, self._objective, self._unit, pace)
         cost = self._costs.get(spec.model_key)
         cost = self.cost_of_all if cost is None else rounded_cost(cost)
         measured = self._curves.get(spec.model_key)
         if measured is None or not measured.observations:
-            return _outlook(spec, self._unknown_curve, cost, self._objective, pace)
-        return _measured_outlook(spec, measured, self._prior, cost, self._objective, pace)
+            return _outlook(spec, self._unknown_curve, cost, self._objective, self._unit, pace)
+        return _measured_outlook(
+            spec, measured, self._prior, cost, self._objective, self._unit, pace
+        )
+
+    @cached_property
+    def _unit(self) -> float:
+        """Samples/s of one node of a typical model: makes them comparable with speed-ups."""
+        is_mixed = self.settings.objective is ObjectiveKind.BACKLOG
+        return self._unknown_curve.reference_rate if is_mixed else 1.0
 
     @cached_property
     def training(self) -> list[Job]:
@@ -115,11 +123,19 @@ class View:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _outlook(
-    spec: JobSpec, curve: Curve | StatedCurve, cost: RescaleCost, objective: str, pace: float
+def _outlook(  # noqa: PLR0917
+    spec: JobSpec,
+    curve: Curve | StatedCurve,
+    cost: RescaleCost,
+    objective: str,
+    unit: float,
+    pace: float,
 ) -> Outlook:
-    aim = Aim(ObjectiveKind(objective), spec.min_nodes, spec.weight, pace)
-    return _shared_outlook(aim, curve, cost)
+    kind, weight = ObjectiveKind(objective), spec.weight
+    if kind is ObjectiveKind.BACKLOG:
+        kind = ObjectiveKind.SAMPLES if spec.work_samples is None else ObjectiveKind.SPEEDUP
+        weight = weight / unit if kind is ObjectiveKind.SAMPLES else weight
+    return _shared_outlook(Aim(kind, spec.min_nodes, weight, pace), curve, cost)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -129,17 +145,18 @@ def _measured_outlook(  # noqa: PLR0917
     prior: PriorSettings,
     cost: RescaleCost,
     objective: str,
+    unit: float,
     pace: float,
 ) -> Outlook:
-    return _outlook(spec, fit(measured, prior), cost, objective, pace)
+    return _outlook(spec, fit(measured, prior), cost, objective, unit, pace)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _stated_outlook(spec: JobSpec, objective: str, pace: float) -> Outlook:
+def _stated_outlook(spec: JobSpec, objective: str, unit: float, pace: float) -> Outlook:
     stated = spec.stated
     assert stated is not None
     cost = RescaleCost(stated.scale_up_s, stated.scale_down_s)
-    return _outlook(spec, StatedCurve(stated), cost, objective, pace)
+    return _outlook(spec, StatedCurve(stated), cost, objective, unit, pace)
 
 
 #: Equal outlooks are one object: what is remembered of it is found fast.

@@ -359,6 +359,10 @@ class Executor:
                 case Send(message):
                     for node_id, to in self._homes.by_node(message.to).items():
                         self.agents.send(node_id, replace(message, to=tuple(to)))
+                case RescaleDone():
+                    before = self._cluster().jobs[flow.job_id].node_ids
+                    frees_nodes = not set(before) <= set(output.node_ids)
+                    self._post(replace(output, frees_nodes=frees_nodes))
                 case _:
                     self._post(output)
         if absent:

@@ -76,7 +76,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     #: None: the trace's start; with the papers' ledger, the first submission.
     from_s: float | None = msgspec.field(name="from", default=None)
     until_s: float | None = msgspec.field(name="until", default=None)
-    progress_decide_s: float = 1.0
+    progress_decide_s: float = 5.0
     world: WorldSettings = WorldSettings()
     core: CoreSettings = CoreSettings()
 

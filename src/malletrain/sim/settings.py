@@ -87,4 +87,4 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
     until_s: float | None = None
     seed: int = 0
     #: Measurements alone lead to a decision at most this often.
-    progress_decide_s: float = 1.0
+    progress_decide_s: float = 5.0

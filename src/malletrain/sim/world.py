@@ -350,6 +350,7 @@ class World:
             return []
         events = self._meter.measured(run, at_s)
         run.advance(at_s)
+        before = set(run.node_ids)
         self._leave(run)
         # One that was lost meanwhile may be back, and another job's by now.
         members = tuple(
@@ -363,6 +364,7 @@ class World:
         self._expect_end(run)
         self._meter.expect(run, at_s)
         done = RescaleDone(
+            frees_nodes=not before <= set(members),
             at_s=at_s,
             job_id=run.job.id,
             generation=generation,
