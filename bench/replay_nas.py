@@ -11,9 +11,9 @@ from malletrain.sim.generate import Arrival, Nas
 from malletrain.sim.policies import policy
 from malletrain.sim.settings import LedgerKind, ReplayOptions
 
-_DAYS = 7.0
+_DAYS = 3.0
 _SEEDS = range(10)
-_JOBS = (35, 100)
+_JOBS = (35,)
 #: The generator's defaults, whose sources `sim.generate` states. A seed draws the architectures.
 _WORKLOAD = Nas(count=500, arrival=Arrival.AT_ONCE)
 _MAIN = "malletrain"

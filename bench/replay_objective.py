@@ -11,7 +11,7 @@ from malletrain.sim.policies import policy
 from malletrain.sim.settings import LedgerKind, ReplayOptions
 
 _DAYS = 7.0
-_SEEDS = range(3)
+_SEEDS = range(1)
 _HORIZON_S = 120.0
 _JOBS = (35, 100)
 _OBJECTIVE = ObjectiveKind.BACKLOG
