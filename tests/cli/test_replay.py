@@ -162,6 +162,11 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "world-twice": (["--world", "grace_s=1", "--world", "grace_s=2"], "grace_s is given twice"),
     "world-key": (["--world", "grase_s=1"], "world: unknown key 'grase_s': did you mean grace_s?"),
     "world-value": (["--world", "grace_s=x"], "world: grace_s = 'x': it must be a number"),
+    "journal-over-trace": (["--journal", "idle.csv", "--policy", "fifo"], "this file is read"),
+    "report-over-jobs": (["--report", "./jobs.toml"], "--report jobs.toml: this file is read"),
+    "one-file": (["--report", "j", "--journal", "j", "--policy", "fifo"], "by another option"),
+    "home": (["--report", "~nobody-of-this-name/r.html"], "there is no such home directory"),
+    "too-large": (["--jobs", "hpo:min_nodes=40"], "the least that one needs is 40 nodes"),
     "until": (["--from", "900", "--until", "800"], "--until 800 must be after --from 900"),
 }
 
@@ -183,6 +188,31 @@ def test_wrong_inputs_are_named(place: Path) -> None:
     assert "generator hpo:cout=3" in said("idle.csv", "--jobs", "hpo:cout=3")
     assert "jobs.toml, line 1" in said("jobs.toml", "--jobs", "jobs.toml")
     assert "c.toml" in said("idle.csv", "--jobs", "jobs.toml", "--config", "c.toml")
+
+
+def test_a_result_that_cannot_be_written_is_one_line(replay: Run) -> None:
+    said = one_line(replay("--policy", "fifo", "--journal", "/dev/full"), 1)
+    assert said == "malletrain: cannot write /dev/full: No space left on device; name another file"
+
+
+def test_output_that_cannot_be_written_is_one_line(place: Path) -> None:
+    command = [sys.executable, "-m", "malletrain.cli", "trace", "stats", "idle.csv"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=place, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith("malletrain: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_jobs_that_never_fit_are_told(replay: Run, place: Path) -> None:
+    text = (place / "jobs.toml").read_text()
+    large = text.replace("max_nodes = 8", "max_nodes = 8\nmin_nodes = 8", 1)
+    (place / "jobs.toml").write_text(large)
+    found = json.loads(replay("--policy", "fifo", "--json").stdout)
+    rule = "Jobs that need more nodes than the"
+    assert any(said.startswith(rule) for said in found["assumptions"])
 
 
 def test_a_report_needs_its_extra(replay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +369,15 @@ def test_what_a_sweep_cannot_do(
     monkeypatch.setenv("PATH", "/nowhere")
     (place / "s.toml").write_text(SWEEP.format(seeds="0"))
     assert said in one_line(CliRunner().invoke(app, ["replay", "sweep", "s.toml", *args]), status)
+
+
+def test_a_sweep_does_not_write_over_what_it_reads(place: Path) -> None:
+    (place / "idle.csv").rename(place / "results.csv")
+    text = (place / "results.csv").read_text()
+    (place / "s.toml").write_text(SWEEP.format(seeds="0").replace("idle.csv", "results.csv"))
+    said = one_line(CliRunner().invoke(app, ["replay", "sweep", "s.toml", "--out", "."]), 2)
+    assert "--out results.csv: this file is read" in said
+    assert (place / "results.csv").read_text() == text
 
 
 def test_a_sweep_that_is_wrong_is_named(place: Path) -> None:

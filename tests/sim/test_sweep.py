@@ -100,6 +100,27 @@ def test_what_is_done_is_not_done_again(place: Path) -> None:
     assert before.items() <= after.items()
 
 
+@pytest.mark.parametrize("content", [b"", b'{"events": 1', b"[]", b"\xff"])
+def test_a_run_that_cannot_be_read_any_more_is_done_again(content: bytes, place: Path) -> None:
+    store = store_of(place, SWEEP.replace("[0, 1]", "[0]").replace("[2, 3]", "[2]"))
+    trace = store.trace()
+    for run in store.sweep.runs:
+        store.execute(run, trace)
+    rows = list(store.rows())
+    first = store.sweep.runs[0]
+    store._path(first).write_bytes(content)
+    assert list(store.rows()) == rows[1:]
+    assert not store.is_done(first)
+    store.execute(first, trace)
+    assert list(store.rows()) == rows
+
+
+def test_options_of_the_trace_that_cannot_apply_are_named(place: Path) -> None:
+    store = store_of(place, SWEEP + "\n[trace_options]\nnodes = 1\n")
+    with pytest.raises(SweepError, match="trace_options: --nodes is 1, and the log has 8 nodes"):
+        store.check()
+
+
 CHANGES: dict[str, Callable[[Path], Path]] = {
     "trace": lambda place: write_trace(place / "idle.csv", nodes=9),
     "jobs": lambda place: write_jobs(place / "jobs.toml", more="weight = 2.0\n"),
@@ -285,6 +306,11 @@ def test_a_task_that_dies_is_named_with_its_runs(place: Path) -> None:
     assert "did not end well, see" in failures[0].why
 
 
+TOO_MANY = "".join(
+    f"world.{key} = {list(range(1, 51))}\n"
+    for key in ("grace_s", "step_s", "scale_up_s", "scale_down_s", "worker_start_s")
+)
+
 WRONG = {
     "seeds = [0, 1]": ("seeds = [0, 0]", "seeds has 0 twice"),
     'policies = ["malletrain", "fifo"]': ('policies = ["maletrain"]', "did you mean malletrain"),
@@ -297,6 +323,20 @@ WRONG = {
     "seeds = [0": ("seeds = [-1", "they must be 0 or more"),
     "[grid]": ("[settings]\nmax_parallel = 2\n[grid]", "both in settings and in grid"),
     'jobs = ["jobs.toml"]': ("jobs = []", "jobs is empty"),
+    'jobs = ["jobs.toml"': ('jobs = ["~nobody-of-this-name/j.toml"', "no such home directory"),
+    'trace = "idle': ('trace = "\\u0000', "is no file's name"),
+    "[0, 1]": (f"[{'9' * 5000}]", "numbers too long or tables too deep"),
+    "[0": ("[" * 5000, "numbers too long or tables too deep"),
+    "[grid]\n": ("[trace_options]\nnode = 9\n[grid]\n", "`node`.*its keys are format, nodes"),
+    "\n[grid]": (
+        "\n[settings]\nworld = 3\n'world.grace_s' = 5\n[grid]",
+        "world is given as a value too",
+    ),
+    "\n[grid]\n": (
+        "\n[settings]\nworld.grace_s = 3\n'world.grace_s' = 5\n[grid]\n",
+        "world.grace_s is given twice",
+    ),
+    "= [2, 3]\n": (f"= [2, 3]\n{TOO_MANY}", "2,500,000,000 runs: there may be 1,000,000"),
 }
 
 

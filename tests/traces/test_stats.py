@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from malletrain.cli.main import app
-from malletrain.traces.stats import TraceSummary, size_at, summary
+from malletrain.traces.stats import TraceSummary, most_idle_nodes, size_at, summary
 from tests.traces.logs import load_text
 
 LOG = """node,idle_from_s,idle_to_s
@@ -39,6 +39,16 @@ def test_the_median_of_idle_nodes_is_over_time(tmp_path: Path) -> None:
     assert of(tmp_path, head + "a,0,100\nb,0,49\nc,0,49\n").median_idle_nodes == 1
     assert of(tmp_path, head + "a,0,100\nb,0,51\nc,0,51\n").median_idle_nodes == 3
     assert of(tmp_path, head + "a,0,10\nb,90,100\n").median_idle_nodes == 0
+
+
+def test_the_most_idle_at_once_is_of_a_part_and_one_that_left_counts_no_more(
+    tmp_path: Path,
+) -> None:
+    trace = load_text(tmp_path, LOG)
+    assert most_idle_nodes(trace, 0, 10_000) == 3
+    assert most_idle_nodes(trace, 0, 50) == 1
+    assert most_idle_nodes(trace, 100, 600) == 2
+    assert most_idle_nodes(trace, 7000, 9000) == 0
 
 
 def test_what_the_logs_own_ends_cause_is_no_event(tmp_path: Path) -> None:

@@ -34,6 +34,16 @@ class _OneLineErrors(TyperGroup):
                 line += " (MALLETRAIN_DEBUG=1 shows where)"
             typer.echo(f"malletrain: {line}", err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+        except BrokenPipeError:
+            # Who read the output has enough of it.
+            raise
+        except OSError as error:
+            if os.environ.get("MALLETRAIN_DEBUG"):
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            why = f"{where}{error.strerror or error} (MALLETRAIN_DEBUG=1 shows where)"
+            typer.echo(f"malletrain: {why}", err=True)
+            raise typer.Exit(1) from error
 
 
 app = typer.Typer(

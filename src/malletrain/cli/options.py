@@ -13,6 +13,7 @@ import typer
 
 from malletrain.errors import MalleTrainError
 from malletrain.live.state_dir import StateDir
+from malletrain.traces.files import named_path
 
 if TYPE_CHECKING:
     from malletrain.cli.client import Client
@@ -23,7 +24,7 @@ _COMPLETION_TIMEOUT_S = 1.0
 
 
 def open_state_dir(path: Path) -> StateDir:
-    return StateDir(path.expanduser())
+    return StateDir(named_path(path))
 
 
 def connected(path: Path) -> Client:

@@ -19,7 +19,13 @@ from malletrain.cli.interruption import (
     interruption_asked,
 )
 from malletrain.cli.options import print_json
-from malletrain.cli.replay_options import ConfigOption, pairs, progress_bar, writing
+from malletrain.cli.replay_options import (
+    ConfigOption,
+    check_outputs,
+    pairs,
+    progress_bar,
+    writing,
+)
 from malletrain.cli.trace_commands import (
     ColumnsOption,
     DrainOption,
@@ -34,6 +40,7 @@ from malletrain.cli.trace_commands import (
 from malletrain.core.settings import ObjectiveKind
 from malletrain.errors import UsageError, UserError
 from malletrain.sim.settings import LedgerKind, ModelIdentity
+from malletrain.traces.files import named_path
 
 if TYPE_CHECKING:
     from malletrain.sim.compare import Comparison, Progress
@@ -176,9 +183,14 @@ def replay(
     """
     if as_json and as_full_json:
         raise UsageError("--json-full is --json with more: give one of them")
+    report, journal, config = (path and named_path(path) for path in (report, journal, config))
     with ends_by_interruption():
         from malletrain.sim.compare import Comparison
 
+        check_outputs(
+            {"--journal": journal, "--report": report},
+            [named_path(trace), *([config] if config else []), *_files(jobs)],
+        )
         options = trace_options(
             format_=format_,
             nodes=nodes,
@@ -218,8 +230,8 @@ def replay(
         result = _run(comparison, journal, is_quiet=as_json or as_full_json)
         _tell(result, as_json=as_json, as_full_json=as_full_json)
         if write_report and report:
-            with writing(report):
-                write_report(result, report)
+            with writing(report) as draft:
+                write_report(result, draft)
             typer.echo(f"report: {report}", err=as_json or as_full_json)
     if not result.is_complete:
         typer.echo(f"malletrain: {result.assumptions[0]}", err=True)
@@ -240,10 +252,17 @@ def _number_or_text(text: str | None) -> float | str | None:
         return text
 
 
+def _files(jobs: str) -> list[Path]:
+    """Return the workload's file, if it is one."""
+    from malletrain.sim.generate import from_text
+
+    return [] if from_text(jobs) is not None else [named_path(jobs)]
+
+
 def _loaded(path: Path, options: Any) -> Any:
     from malletrain.traces.load import load
 
-    return load(path.expanduser(), options)
+    return load(named_path(path), options)
 
 
 def _workloads(text: str) -> Callable[[int], Any]:
@@ -282,8 +301,8 @@ def _run(comparison: Comparison, journal: Path | None, *, is_quiet: bool) -> Rep
     with contextlib.ExitStack() as stack:
         file: BinaryIO | None = None
         if journal:
-            stack.enter_context(writing(journal))
-            file = stack.enter_context(journal.open("wb"))
+            draft = stack.enter_context(writing(journal))
+            file = stack.enter_context(draft.open("wb"))
         show = stack.enter_context(progress_bar(is_quiet=is_quiet))
         is_interrupted = stack.enter_context(interruption_asked())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from malletrain.errors import UsageError, UserError
+from malletrain.sim.whole_files import whole_file
 
 ConfigOption = Annotated[
     Path | None,
@@ -34,10 +36,30 @@ def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> None:
+    """Refuse to write over what is read, or two results into one file.
+
+    Raises:
+        UsageError: which option names which file.
+    """
+    taken = {os.path.realpath(path) for path in inputs}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        if place in taken:
+            raise UsageError(
+                f"{option} {path}: this file is read, or written by another option; name another"
+            )
+        taken.add(place)
+
+
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[Path]:
+    """Give the draft to write, which becomes the file once it is whole."""
     try:
-        yield
+        with whole_file(path) as draft:
+            yield draft
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another file") from error
 

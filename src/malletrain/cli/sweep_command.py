@@ -11,9 +11,16 @@ import typer
 
 from malletrain.cli import words
 from malletrain.cli.interruption import INTERRUPTED_STATUS, ends_by_interruption
-from malletrain.cli.replay_options import ConfigOption, pairs, progress_bar, writing
+from malletrain.cli.replay_options import (
+    ConfigOption,
+    check_outputs,
+    pairs,
+    progress_bar,
+    writing,
+)
 from malletrain.errors import SweepError, UsageError
 from malletrain.sim.sweep_table import TableFormat
+from malletrain.traces.files import named_path
 
 if TYPE_CHECKING:
     from malletrain.sim.sweep import Store
@@ -62,15 +69,17 @@ def sweep(
     if options and not slurm:
         raise UsageError("--slurm-option cannot apply without --slurm")
     sweep_table.check_format(format_)
-    directory = out or Path(file.stem)
+    file, config = named_path(file), config and named_path(config)
+    directory = named_path(out) if out else Path(file.stem)
+    table = directory / f"results.{format_.value}"
     with ends_by_interruption():
         store = _store(file, config, directory)
+        check_outputs({"--out": table}, [file, *([config] if config else []), *store.inputs()])
         ending = _run(store, workers, directory, options if slurm else None)
     rows = list(store.rows())
     total = len(store.sweep.runs)
-    table = directory / f"results.{format_.value}"
-    with writing(table):
-        sweep_table.write(rows, table, format_)
+    with writing(table) as draft:
+        sweep_table.write(rows, draft, format_)
     typer.echo(f"{table}: {words.count(len(rows), 'row')} of {total:,}")
     if ending is None:
         typer.echo("malletrain: it was interrupted; the same command goes on with it", err=True)
@@ -88,7 +97,7 @@ def _store(file: Path, config: Path | None, directory: Path) -> Store:
     from malletrain.sim.sweep_file import read
 
     base = Config.load(config).core
-    store = Store(directory, read(file.expanduser(), lambda table: core_settings(base, table)))
+    store = Store(directory, read(file, lambda table: core_settings(base, table)))
     store.check()
     return store
 

@@ -11,6 +11,7 @@ import typer
 
 from malletrain.cli import words
 from malletrain.cli.options import JsonOption, print_json, print_table
+from malletrain.traces.files import named_path
 from malletrain.traces.trace import TraceFormat, TraceOptions
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def stats(
         drain_s=drain_s,
         outage_s=outage_s,
     )
-    trace = load(file.expanduser(), options)
+    trace = load(named_path(file), options)
     found = summary(trace)
     if as_json:
         print_json({**msgspec.structs.asdict(found), "notes": trace.notes})

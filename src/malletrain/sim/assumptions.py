@@ -11,7 +11,11 @@ from malletrain.sim.workload import Workload
 
 
 def assumptions(
-    request: Asked, jobs: Workload, policies: Sequence[Policy], end_s: float
+    request: Asked,
+    jobs: Workload,
+    policies: Sequence[Policy],
+    end_s: float,
+    most_idle_nodes: int,
 ) -> Iterator[str]:
     if request.ledger is LedgerKind.EXACT:
         yield from _exact(request.world)
@@ -34,6 +38,12 @@ def assumptions(
     late = sum(job.submitted_at_s >= end_s for job in jobs.jobs)
     if late:
         yield f"Jobs that are submitted after the replay's end, and never come in: {late:,}."
+    large = sum(job.min_nodes > most_idle_nodes for job in jobs.jobs)
+    if large:
+        yield (
+            f"Jobs that need more nodes than the {most_idle_nodes:,} that are idle at once at "
+            f"most, and never train: {large:,}."
+        )
 
 
 def _exact(world: WorldSettings) -> Iterator[str]:

@@ -15,7 +15,7 @@ from malletrain.sim.policies import Policy
 from malletrain.sim.request import Asked
 from malletrain.sim.results import PolicyResult, ReplayResult
 from malletrain.sim.workload import Workload
-from malletrain.traces.stats import summary
+from malletrain.traces.stats import most_idle_nodes, summary
 from malletrain.traces.trace import Trace
 
 
@@ -112,7 +112,8 @@ class Comparison:
         is_drawn = any(self.workload(seed).jobs != first.jobs for seed in self.seeds[1:])
         drawn = f", drawn anew for each of {len(self.seeds)} seeds" if is_drawn else ""
         from_s = min(requests.starts_at_s(self.request, self.workload(seed)) for seed in self.seeds)
-        assumed = assumptions(self.request, first, self.policies, self._end_s)
+        most_idle = most_idle_nodes(self.trace, from_s, self._end_s)
+        assumed = assumptions(self.request, first, self.policies, self._end_s, most_idle)
         return ReplayResult(
             trace=summary(part(self.trace, from_s, self._end_s)),
             workload=f"{first.description}{drawn}",

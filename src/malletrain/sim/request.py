@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +16,8 @@ from malletrain.sim.generate import from_text, generate
 from malletrain.sim.policies import Policy
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions, WorldSettings
 from malletrain.sim.workload import Workload
+from malletrain.traces.files import named_path
+from malletrain.traces.stats import most_idle_nodes
 from malletrain.traces.trace import Trace
 
 WEIGHTED = "weighted"
@@ -133,7 +134,7 @@ def workload(text: str, seed: int) -> Workload:
     settings = from_text(text)
     if settings is not None:
         return generate(settings, seed)
-    return workload_file.read(Path(text).expanduser(), seed)
+    return workload_file.read(named_path(text), seed)
 
 
 def prepared(request: Asked, jobs: Workload, seed: int) -> tuple[Workload, ReplayOptions]:
@@ -176,6 +177,7 @@ def check(request: Asked, trace: Trace, jobs: Workload, policies: Sequence[Polic
     """
     _check_jobs(request, jobs)
     _check_span(request, trace, jobs)
+    _check_sizes(request, trace, jobs)
     _check_policies(request, policies)
     _check_world(request)
 
@@ -230,6 +232,17 @@ def _check_span(request: Asked, trace: Trace, jobs: Workload) -> None:
         raise UsageError(
             f"no node of {trace.source} is idle from {from_s:.12g} to {end_s:.12g} s: there is "
             f"nothing to replay; see `malletrain trace stats`"
+        )
+
+
+def _check_sizes(request: Asked, trace: Trace, jobs: Workload) -> None:
+    until_s = trace.length_s if request.until_s is None else request.until_s
+    most = most_idle_nodes(trace, starts_at_s(request, jobs), until_s)
+    least = min(job.min_nodes for job in jobs.jobs if job.submitted_at_s < until_s)
+    if least > most:
+        raise UsageError(
+            f"no job of {jobs.name} can run: the least that one needs is {least:,} nodes, and "
+            f"{trace.source} has at most {most:,} idle at once; lower min_nodes"
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from malletrain.sim.generate import from_text
 from malletrain.sim.policies import policy
 from malletrain.sim.request import ADAPTIVE, Asked, changed, check, flat, prepared, workload
 from malletrain.sim.results import PolicyResult
+from malletrain.sim.whole_files import whole_file
 from malletrain.traces.load import load
 from malletrain.traces.trace import Trace, TraceOptions
 
@@ -77,7 +77,10 @@ class Store:
         Raises:
             SweepError: which settings, which of them, and why.
         """
-        trace = self.trace()
+        try:
+            trace = self.trace()
+        except UsageError as error:
+            raise SweepError(f"trace_options: {error}") from error
         # Those of one combination follow each other.
         for (jobs, _), group in itertools.groupby(
             self.sweep.runs, lambda run: (run.jobs, id(run.request))
@@ -91,7 +94,7 @@ class Store:
                 raise SweepError(f"{first.label}: {error}") from error
 
     def is_done(self, run: Run) -> bool:
-        return self._path(run).exists()
+        return self._result(run) is not None
 
     def trace(self) -> Trace:
         return load(self.sweep.trace, self.sweep.trace_options)
@@ -100,18 +103,27 @@ class Store:
         """Replay one run, and keep what came of it: all of it or nothing."""
         jobs, options = prepared(run.request, workload(run.jobs, run.seed), run.seed)
         replay = Replay(trace.intervals, jobs, policy(run.policy), options, length_s=trace.length_s)
-        path = self._path(run)
-        # Another machine may be at the same run.
-        draft = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(_scalars(replay.run())))
-        draft.replace(path)
+        result = msgspec.json.encode(_scalars(replay.run()))
+        with whole_file(self._path(run)) as draft:
+            draft.write_bytes(result)
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of all runs that are done, in the sweep's order."""
         for run in self.sweep.runs:
-            if self.is_done(run):
-                results = msgspec.json.decode(self._path(run).read_bytes(), type=Row)
-                yield {"trace": str(self.sweep.trace), **_settings(run), **results}
+            if (result := self._result(run)) is not None:
+                yield {"trace": str(self.sweep.trace), **_settings(run), **result}
+
+    def inputs(self) -> Iterator[Path]:
+        """Yield the files that are read."""
+        yield self.sweep.trace
+        yield from (Path(text) for text in self._jobs_digests if from_text(text) is None)
+
+    def _result(self, run: Run) -> Row | None:
+        """Return what was kept of a run; None if there is nothing, or no more that can be read."""
+        try:
+            return msgspec.json.decode(self._path(run).read_bytes(), type=Row)
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+            return None
 
     def _path(self, run: Run) -> Path:
         inputs = (

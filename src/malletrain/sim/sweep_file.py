@@ -26,6 +26,7 @@ run one after the other.
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ from malletrain.sim.generate import from_text
 from malletrain.sim.policies import policy
 from malletrain.sim.request import Asked, asked
 from malletrain.sim.sweep import Run, Sweep
+from malletrain.traces.files import named_path
 from malletrain.traces.trace import TraceOptions
 
 _MOST_RUNS = 1_000_000
@@ -66,22 +68,32 @@ def read(path: Path, core_of: CoreOf) -> Sweep:
         SweepError: in one line, what in which file is wrong.
     """
     try:
-        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+        file = msgspec.convert(_table(path), _File)
         return _sweep(path.parent, file, core_of)
     except OSError as error:
         raise SweepError(f"cannot read sweep {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SweepError(f"{path}: not UTF-8 text: {error.reason}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SweepError(f"{path}: not TOML: {error}") from error
     except msgspec.ValidationError as error:
-        known = ", ".join(_File.__struct_fields__)
+        table = TraceOptions if "`$.trace_options" in str(error) else _File
+        known = ", ".join(table.__struct_fields__)
         raise SweepError(f"{path}: {error}; its keys are {known}") from error
     except UserError as error:
         raise SweepError(f"{path}: {error}") from error
 
 
+def _table(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SweepError(f"not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise SweepError("it has numbers too long or tables too deep") from error
+
+
 def _sweep(directory: Path, file: _File, core_of: CoreOf) -> Sweep:
+    _check_size(file)
     for name in ("jobs", "policies", "seeds"):
         _check_list(name, getattr(file, name))
     for name in file.policies:
@@ -90,11 +102,8 @@ def _sweep(directory: Path, file: _File, core_of: CoreOf) -> Sweep:
         raise SweepError(f"seeds has {min(file.seeds)}: they must be 0 or more")
     requests = list(_requests(file, core_of))
     jobs = [_placed(directory, text) for text in file.jobs]
-    num_runs = len(requests) * len(jobs) * len(file.policies) * len(file.seeds)
-    if num_runs > _MOST_RUNS:
-        raise SweepError(f"it asks for {num_runs:,} runs: there may be {_MOST_RUNS:,}")
     return Sweep(
-        trace=directory / Path(file.trace).expanduser(),
+        trace=directory / named_path(file.trace),
         trace_options=file.trace_options,
         runs=tuple(
             Run(jobs=text, policy=name, seed=seed, request=request)
@@ -105,31 +114,49 @@ def _sweep(directory: Path, file: _File, core_of: CoreOf) -> Sweep:
     )
 
 
+def _check_size(file: _File) -> None:
+    """Refuse more runs than anyone can wait for before any of them is looked at."""
+    points = sum(
+        math.prod(len(values) for values in _flat(grid).values() if isinstance(values, list))
+        for grid in _grids(file)
+    )
+    num_runs = points * len(file.jobs) * len(file.policies) * len(file.seeds)
+    if num_runs > _MOST_RUNS:
+        raise SweepError(f"it asks for {num_runs:,} runs: there may be {_MOST_RUNS:,}")
+
+
 def _check_list(name: str, values: Sequence[Any]) -> None:
     if not values:
         raise SweepError(f"{name} is empty: there is nothing to run")
+    seen = set()
     for value in values:
-        if values.count(value) > 1:
+        key = repr(value) if isinstance(value, list | dict) else value
+        if key in seen:
             raise SweepError(f"{name} has {tables.show(value)} twice")
+        seen.add(key)
 
 
 def _placed(directory: Path, text: str) -> str:
     if from_text(text) is not None:
         return text
-    return str(directory / Path(text).expanduser())
+    return str(directory / named_path(text))
 
 
 def _requests(file: _File, core_of: CoreOf) -> Iterator[Asked]:
     """Yield what each combination asks for, once."""
     seen: set[bytes] = set()
-    settings = dict(_flat(file.settings))
-    for grid in file.grid if isinstance(file.grid, list) else [file.grid]:
-        for point in _points(dict(_flat(grid)), settings):
+    settings = _flat(file.settings)
+    for grid in _grids(file):
+        for point in _points(_flat(grid), settings):
             request = _request({**settings, **point}, core_of)
             key = msgspec.json.encode(request)
             if key not in seen:
                 seen.add(key)
                 yield request
+
+
+def _grids(file: _File) -> list[dict[str, Any]]:
+    return file.grid if isinstance(file.grid, list) else [file.grid]
 
 
 def _points(grid: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -143,11 +170,20 @@ def _points(grid: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[di
         yield dict(zip(grid, values, strict=True))
 
 
-def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield values by dotted key, whether it was written so or as tables."""
+def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted key, whether it was written so or as tables."""
+    found: dict[str, Any] = {}
+    for dotted, value in _items(table):
+        if dotted in found:
+            raise SweepError(f"{dotted} is given twice")
+        found[dotted] = value
+    return found
+
+
+def _items(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
-        if isinstance(value, dict):
-            yield from ((f"{key}.{inner}", below) for inner, below in _flat(value))
+        if value and isinstance(value, dict):
+            yield from ((f"{key}.{inner}", below) for inner, below in _items(value))
         else:
             yield key, value
 
@@ -159,6 +195,8 @@ def _request(flat: Mapping[str, Any], core_of: CoreOf) -> Asked:
         inner = table
         for parent in parents:
             inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise SweepError(f"{dotted}: {parent} is given as a value too")
         inner[last] = value
     core = core_of(table.pop("core", {}))
     return asked(table, core)

@@ -40,19 +40,17 @@ def check_format(kind: TableFormat) -> None:
 
 
 def write(rows: Sequence[Row], path: Path, kind: TableFormat) -> None:
-    """Write the table, all of it or nothing.
+    """Write the table.
 
     Raises:
         OSError: it cannot be written.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: [row.get(name) for row in rows] for name in names}
-    draft = path.with_name(f".{path.name}.draft")
     if kind is TableFormat.CSV:
-        draft.write_text(_csv(columns), encoding="utf-8")
+        path.write_text(_csv(columns), encoding="utf-8")
     else:
-        _write_parquet(columns, draft)
-    draft.replace(path)
+        _write_parquet(columns, path)
 
 
 def _csv(columns: dict[str, list[_Value]]) -> str:

@@ -14,6 +14,8 @@ import zoneinfo
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from malletrain.errors import TraceError, UsageError
+from malletrain.traces.files import quoted
+from malletrain.traces.jobs import MOST_S
 from malletrain.traces.tally import Tally
 
 _UNKNOWN = {"", "unknown", "none", "n/a", "null", "nan", "nat"}
@@ -46,7 +48,8 @@ class Clock:
             moment = datetime.fromisoformat(text)
         except ValueError as error:
             raise TraceError(
-                f"{column} is {text!r}: it must be a time such as 2026-03-29T01:30:00, or Unknown"
+                f"{column} is {quoted(text)}: it must be a time such as 2026-03-29T01:30:00, "
+                "or Unknown"
             ) from error
         if moment.tzinfo is not None:
             return (moment.timestamp(),)
@@ -88,7 +91,7 @@ def _zone(name: str) -> tzinfo:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise UsageError(
-            f"--time-zone {name}: there is no such zone here; "
+            f"--time-zone {quoted(name)}: there is no such zone here; "
             "give a name such as Europe/Berlin or an offset such as +01:00"
         ) from error
 
@@ -99,12 +102,15 @@ def duration_s(text: str, column: str) -> float | None:
     if text.lower() in _UNKNOWN:
         return None
     if match := _ELAPSED.fullmatch(text):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-    try:
-        found_s = float(text)
-    except ValueError:
-        found_s = math.inf
-    if not math.isfinite(found_s):
-        raise TraceError(f"{column} is {text!r}: it must be seconds, or a time such as 1-02:30:00")
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        found_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    else:
+        try:
+            found_s = float(text)
+        except ValueError:
+            found_s = math.inf
+    if not abs(found_s) <= MOST_S:
+        raise TraceError(
+            f"{column} is {quoted(text)}: it must be seconds, or a time such as 1-02:30:00"
+        )
     return found_s

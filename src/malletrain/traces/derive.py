@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from malletrain.errors import TraceError, UsageError
 from malletrain.traces import period
 from malletrain.traces.intervals import IdleInterval, group_of
-from malletrain.traces.jobs import JobLog, JobRecord
+from malletrain.traces.jobs import MOST_NODES, JobLog, JobRecord
 from malletrain.traces.tally import Tally
 from malletrain.traces.trace import Trace, TraceOptions
 
@@ -63,8 +63,6 @@ def derive(log: JobLog, source: str, options: TraceOptions, tally: Tally) -> Tra
     )
 
 
-#: More than any machine has: a slip in a header would fill the memory.
-_MAX_NODES = 1_000_000
 #: A job's time on its nodes.
 _Placed = tuple[float, float, Sequence[str]]
 
@@ -144,8 +142,8 @@ def _counted(
     else:
         whose = "--nodes" if options.nodes else "the log's header"
         tally.add(f"nodes of the machine, as {whose} says", num_nodes)
-    if num_nodes > _MAX_NODES:
-        raise TraceError(f"a machine of {num_nodes:,} nodes: no more than {_MAX_NODES:,} can be")
+    if num_nodes > MOST_NODES:
+        raise TraceError(f"a machine of {num_nodes:,} nodes: no more than {MOST_NODES:,} can be")
     tally.say("the log names no nodes: jobs were placed on the lowest-numbered free ones")
     width = len(str(num_nodes))
     nodes = [f"n{number:0{width}}" for number in range(1, num_nodes + 1)]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from malletrain.errors import TraceError
+from malletrain.errors import TraceError, UsageError
 from malletrain.traces.tally import Tally
 
 _Record = TypeVar("_Record")
@@ -22,6 +22,9 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 #: A file without line ends is no log; it would be read into memory as one line.
 _MAX_LINE_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
+#: Compressed or packed in ways that are not read here.
+_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
+_MOST_SHOWN = 60
 _CUT = "it ends in the middle: the file was not copied or compressed to its end"
 
 
@@ -53,8 +56,10 @@ class Lines:
                 self.number += 1
                 line = raw.decode("utf-8-sig" if self.number == 1 else "utf-8")
                 self.is_unended = raw[-1] != 0x0A
-                if "\0" in line or (self.is_unended and len(raw) == _MAX_LINE_BYTES):
+                if "\0" in line:
                     raise self._error("it is no text")
+                if self.is_unended and len(raw) == _MAX_LINE_BYTES:
+                    raise self._error(f"it is longer than {_MAX_LINE_BYTES:,} bytes: no log's")
                 yield line
 
     def rest(self) -> bytes:
@@ -98,7 +103,41 @@ def open_lines(path: Path) -> Iterator[Lines]:
             magic = raw.peek(4)[:4]
         except OSError as error:
             raise UnreadableError(f"{path}: {error.strerror or error}") from error
+        _check_packing(path, raw)
         yield Lines(path.name, _decompressed(raw, magic))
+
+
+def named_path(text: str | Path) -> Path:
+    """Return the path that a user named; a leading `~` is a home.
+
+    Raises:
+        UsageError: there is no such home, or no file can have such a name.
+    """
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{text}: there is no such home directory here; write the path in full"
+        ) from error
+    if "\0" in str(path):
+        raise UsageError(f"{quoted(str(path))} is no file's name")
+    return path
+
+
+def quoted(text: str) -> str:
+    """Return what a log has, on one short line."""
+    shown = repr(text)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 3]}..."
+
+
+def _check_packing(path: Path, raw: io.BufferedReader) -> None:
+    head = raw.peek(8)
+    for magic, name in _OTHERS.items():
+        if head.startswith(magic):
+            raise UnreadableError(
+                f"{path.name}, line 1: it is packed by {name}: unpack it, or pack it by gzip "
+                "or zstd"
+            )
 
 
 def _decompressed(raw: io.BufferedReader, magic: bytes) -> io.BufferedReader:

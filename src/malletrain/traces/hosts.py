@@ -7,13 +7,14 @@ import sys
 from functools import lru_cache
 
 from malletrain.errors import TraceError
+from malletrain.traces.files import quoted
+from malletrain.traces.jobs import MOST_NODES
 
 #: What stands where no node was ever given.
 _NONE = {"", "none", "none assigned", "n/a", "(null)", "unknown"}
 _PLAIN = re.compile(r"[\w.-]+")
 _RANGE = re.compile(r"(\d+)-(\d+)")
-#: More hosts than any machine has: a slip of the pen would fill the memory.
-_MAX_HOSTS = 1_000_000
+_MOST_SHOWN = 60
 
 
 @lru_cache(maxsize=1 << 16)
@@ -28,8 +29,9 @@ def expand(text: str) -> tuple[str, ...]:
         return ()
     if _PLAIN.fullmatch(text):
         return (sys.intern(text),)
-    if any(int(last) - int(first) >= _MAX_HOSTS for first, last in _RANGE.findall(text)):
-        raise TraceError(f"host list {text!r} has more than {_MAX_HOSTS:,} hosts")
+    if not text.isprintable():
+        raise TraceError(f"{quoted(text)} is no host list such as nd[01-04,07]")
+    _check_size(text, sum(float(last) - float(first) for first, last in _RANGE.findall(text)))
     try:
         from ClusterShell.NodeSet import (  # noqa: PLC0415  # an extra: only host lists need it
             RESOLVER_NOGROUP,
@@ -43,5 +45,12 @@ def expand(text: str) -> tuple[str, ...]:
     try:
         hosts = NodeSet(text, resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
-        raise TraceError(f"{text!r} is no host list such as nd[01-04,07]: {error}") from error
+        why = " ".join(str(error).split())[:_MOST_SHOWN]
+        raise TraceError(f"{quoted(text)} is no host list such as nd[01-04,07]: {why}") from error
+    _check_size(text, len(hosts))
     return tuple(sys.intern(host) for host in hosts)
+
+
+def _check_size(text: str, num_hosts: float) -> None:
+    if not num_hosts < MOST_NODES:
+        raise TraceError(f"host list {quoted(text)} has more than {MOST_NODES:,} hosts")

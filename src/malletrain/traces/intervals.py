@@ -19,7 +19,8 @@ from typing import TextIO
 from msgspec import Struct
 
 from malletrain.errors import TraceError
-from malletrain.traces.files import UnreadableError
+from malletrain.traces.files import UnreadableError, quoted
+from malletrain.traces.jobs import MOST_S
 
 _NEEDED = ("node", "idle_from_s", "idle_to_s")
 _COLUMNS = (*_NEEDED, "end", "group")
@@ -79,7 +80,10 @@ def _check_header(found: list[str]) -> None:
     if missing := [name for name in _NEEDED if name not in found]:
         raise TraceError(f"the first line must name the columns; {', '.join(missing)} is missing")
     if unknown := [name for name in found if name not in _COLUMNS]:
-        raise TraceError(f"unknown column {unknown[0]}: there may be {', '.join(_COLUMNS)}")
+        raise TraceError(f"unknown column {quoted(unknown[0])}: there may be {', '.join(_COLUMNS)}")
+    if len(set(found)) < len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise TraceError(f"the first line names the column {twice} twice")
 
 
 def _intervals(rows: Iterable[list[str]], header: list[str]) -> Iterator[IdleInterval]:
@@ -100,14 +104,14 @@ def _intervals(rows: Iterable[list[str]], header: list[str]) -> Iterator[IdleInt
         node, group = place
         end = _END[""] if end_at is None else _END.get(row[end_at])
         if end is None:
-            raise TraceError(f"end is {row[end_at or 0]!r}: it may be planned or kill")
+            raise TraceError(f"end is {quoted(row[end_at or 0])}: it may be planned or kill")
         yield IdleInterval(node=node, from_s=from_s, to_s=to_s, end=end, group=group)
 
 
 def _place(node: str, group: str) -> tuple[str, str]:
     node = node.strip()
-    if not node or "/" in node:
-        raise TraceError(f"{node!r} is no node's name")
+    if not node or "/" in node or not node.isprintable():
+        raise TraceError(f"{quoted(node)} is no node's name")
     return node, group or group_of(node)
 
 
@@ -121,8 +125,8 @@ def _seconds(text: str, column: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise TraceError(f"{column} is {text!r}: it must be seconds, 0 or more")
+    if not 0 <= seconds <= MOST_S:
+        raise TraceError(f"{column} is {quoted(text)}: it must be seconds, 0 to {MOST_S:.12g}")
     return seconds
 
 

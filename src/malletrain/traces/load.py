@@ -13,7 +13,7 @@ from malletrain.traces.clock import Clock
 from malletrain.traces.derive import derive
 from malletrain.traces.files import Lines, open_lines, without_cut_line
 from malletrain.traces.intervals import IdleInterval
-from malletrain.traces.jobs import JobLog
+from malletrain.traces.jobs import MOST_NODES, MOST_S, JobLog
 from malletrain.traces.tally import Tally
 from malletrain.traces.trace import Trace, TraceFormat, TraceOptions
 
@@ -54,9 +54,9 @@ def load(path: Path, options: TraceOptions) -> Trace:
             except TraceError as error:
                 raise TraceError(f"{lines.source}: {error}") from error
     if not trace.intervals:
+        notes = f" ({'; '.join(trace.notes)})" if trace.notes else ""
         raise TraceError(
-            f"{path.name}: no node is ever idle in it, so there is nothing to gain "
-            f"({'; '.join(trace.notes)})"
+            f"{path.name}: no node is ever idle in it, so there is nothing to gain{notes}"
         )
     return trace
 
@@ -83,9 +83,18 @@ def _check(options: TraceOptions, format_: TraceFormat) -> None:
         option = f"--{name.replace('_', '-')}"
         if name not in _APPLICABLE[format_]:
             raise UsageError(f"{option} cannot apply to a log of the format {format_.value}")
-        least = 0 if name in ("warm_up_s", "drain_s") else 1
-        if isinstance(value, int | float) and not least <= value < float("inf"):
-            raise UsageError(f"{option} is {value:g}: it must be {least} or more")
+        if isinstance(value, int | float):
+            least, most = _bounds(name)
+            if not least <= value <= most:
+                shown = str(value)[:20]
+                raise UsageError(f"{option} is {shown}: it must be from {least} to {most:.12g}")
+
+
+def _bounds(name: str) -> tuple[int, float]:
+    """Return the least and the most that an option may be."""
+    if name in ("nodes", "processors_per_node"):
+        return 1, MOST_NODES
+    return (1 if name == "outage_s" else 0), MOST_S
 
 
 def _job_log(lines: Lines, format_: TraceFormat, options: TraceOptions, tally: Tally) -> JobLog:

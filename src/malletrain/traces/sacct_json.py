@@ -15,7 +15,7 @@ from malletrain.errors import TraceError
 from malletrain.traces import accounting, hosts
 from malletrain.traces.accounting import Account
 from malletrain.traces.files import Lines, UnreadableError
-from malletrain.traces.jobs import JobLog, JobRecord
+from malletrain.traces.jobs import JobLog, JobRecord, known_time_s, whole_nodes
 from malletrain.traces.tally import Tally
 
 _BYTE = re.compile(r"\(byte (\d+)\)")
@@ -84,7 +84,7 @@ def read(lines: Lines, tally: Tally) -> JobLog:
     Raises:
         TraceError: it is none; which line, or which job of it, and what was expected.
     """
-    text = lines.rest()
+    text = lines.rest().removeprefix(b"\xef\xbb\xbf")
     try:
         dump = msgspec.json.decode(text, type=_Dump)
     except msgspec.ValidationError as error:
@@ -117,15 +117,16 @@ def _account(job: _Job) -> Account:
     range_ = job.nodes.range if isinstance(job.nodes, _Nodes) else job.nodes
     node_ids = hosts.expand(range_ or "")
     reservation = job.reservation.name
+    elapsed_s = _value(job.time.elapsed)
     labels = (reservation if isinstance(reservation, str) else None, job.partition, job.qos)
     return Account(
         id=_id(job),
         submits_s=_moments(job.time.submission),
         starts_s=_moments(job.time.start),
         ends_s=_moments(job.time.end),
-        elapsed_s=_value(job.time.elapsed),
+        elapsed_s=None if elapsed_s is None else known_time_s(elapsed_s),
         state=_state(job.state),
-        nodes=len(node_ids) or int(_value(job.allocation_nodes) or 0),
+        nodes=len(node_ids) or whole_nodes(_value(job.allocation_nodes) or 0),
         node_ids=node_ids,
         labels=tuple(filter(None, labels)),
     )
@@ -154,4 +155,4 @@ def _value(quantity: _Quantity) -> float | None:
 
 
 def _moments(quantity: _Quantity) -> tuple[float, ...]:
-    return (value,) if (value := _value(quantity)) else ()
+    return (known_time_s(value),) if (value := _value(quantity)) else ()

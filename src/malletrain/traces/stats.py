@@ -91,6 +91,17 @@ def summary(trace: Trace) -> TraceSummary:
     )
 
 
+def most_idle_nodes(trace: Trace, from_s: float, until_s: float) -> int:
+    """Return the most nodes that are idle at once between two times."""
+    pieces = [p for p in trace.intervals if p.from_s < until_s and p.to_s > from_s]
+    joins_s = np.array([max(piece.from_s, from_s) for piece in pieces])
+    leaves_s = np.sort([piece.to_s for piece in pieces])
+    joins_s.sort()
+    # As the k-th joins, those that left up to then are gone.
+    idle = np.arange(1, len(pieces) + 1) - np.searchsorted(leaves_s, joins_s, side="right")
+    return int(idle.max(initial=0))
+
+
 def _median(values: _Floats) -> float:
     return float(np.median(values)) if len(values) else 0.0
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from malletrain.traces.files import Lines, without_cut_line
-from malletrain.traces.jobs import JobLog, JobRecord
+from malletrain.errors import TraceError
+from malletrain.traces.files import Lines, quoted, without_cut_line
+from malletrain.traces.jobs import MOST_S, JobLog, JobRecord, whole_nodes
 from malletrain.traces.tally import Tally
 
 _NUM_FIELDS = 18
@@ -57,9 +58,10 @@ class _Reader:
                     yield job
 
     def num_machine_nodes(self) -> int | None:
-        if nodes := self.header.get("MaxNodes"):
+        # Unknown numbers are -1 here too.
+        if (nodes := self.header.get("MaxNodes", -1)) > 0:
             return nodes
-        if processors := self.header.get("MaxProcs"):
+        if (processors := self.header.get("MaxProcs", -1)) > 0:
             return math.ceil(processors / self._node_size())
         return None
 
@@ -69,10 +71,13 @@ class _Reader:
             return
         try:
             # Some archives write a remark behind the number.
-            self.header[name.strip()] = int(value.split()[0])
-        except (ValueError, IndexError) as error:
-            message = f"{name.strip()} is {value.strip()!r}: it must be a whole number"
-            raise self._lines.error(message) from error
+            number = int(value.split()[0])
+        except (ValueError, IndexError):
+            number = None
+        if number is None or abs(number) > MOST_S:
+            shown = quoted(value.strip())
+            raise self._lines.error(f"{name.strip()} is {shown}: it must be a whole number")
+        self.header[name.strip()] = number
 
     def _numbers(self, line: str) -> list[float]:
         words = line.split()
@@ -80,11 +85,14 @@ class _Reader:
             numbers = [float(word) for word in words]
         except ValueError:
             numbers = []
-        if len(numbers) != _NUM_FIELDS or not all(map(math.isfinite, numbers)):
+        if len(numbers) != _NUM_FIELDS:
             raise self._lines.error(
                 f"a job of the Standard Workload Format has {_NUM_FIELDS} numbers, "
                 f"and this line {len(words)} words"
             )
+        for word, number in zip(words, numbers, strict=True):
+            if not abs(number) <= MOST_S:
+                raise self._lines.error(f"{quoted(word)} must be a number, {MOST_S:.12g} at most")
         return numbers
 
     def _job(self, fields: list[float]) -> JobRecord | None:
@@ -98,6 +106,8 @@ class _Reader:
             self._tally.add("jobs of unknown or negative run time, left out")
         elif run_s == 0:
             self._tally.add("jobs that ended as they started, left out")
+        elif fields[_SUBMIT] < 0:
+            self._tally.add("jobs of unknown or negative submission time, left out")
         elif processors <= 0:
             self._tally.add("jobs without processors, left out")
         else:
@@ -109,6 +119,10 @@ class _Reader:
             self._tally.add("jobs of which only the processors asked for are known, taken as had")
         if fields[_WAIT] < 0:
             self._tally.add("jobs of unknown waiting time, taken as started when submitted")
+        try:
+            nodes = whole_nodes(math.ceil(processors / self._node_size()))
+        except TraceError as error:
+            raise self._lines.error(error) from error
         submitted_at_s = fields[_SUBMIT] + self.header.get("UnixStartTime", 0)
         started_at_s = submitted_at_s + max(fields[_WAIT], 0.0)
         return JobRecord(
@@ -116,7 +130,7 @@ class _Reader:
             submitted_at_s=submitted_at_s,
             started_at_s=started_at_s,
             ended_at_s=started_at_s + fields[_RUN],
-            nodes=math.ceil(processors / self._node_size()),
+            nodes=nodes,
         )
 
     def _node_size(self) -> int:

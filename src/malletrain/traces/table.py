@@ -14,8 +14,8 @@ from malletrain.errors import TraceError, UsageError
 from malletrain.traces import accounting, hosts
 from malletrain.traces.accounting import Account
 from malletrain.traces.clock import Clock, duration_s
-from malletrain.traces.files import Lines, UnreadableError, without_cut_line
-from malletrain.traces.jobs import JobLog, JobRecord
+from malletrain.traces.files import Lines, UnreadableError, quoted, without_cut_line
+from malletrain.traces.jobs import JobLog, JobRecord, whole_nodes
 from malletrain.traces.tally import Tally
 
 #: What we need -> what it may be called, the best first, in lower case and without underscores.
@@ -128,6 +128,8 @@ class _Table:
         for need, known in _NAMES.items():
             found = next((name for name in known if name in plain), None)
             if found is not None:
+                if plain.count(found) > 1:
+                    raise TraceError(f"the column {names[plain.index(found)]} is there twice")
                 self._at[need] = plain.index(found)
                 self._names[need] = names[self._at[need]]
         free = [at for at, name in enumerate(plain) if name in _FREE_TEXT]
@@ -191,12 +193,13 @@ class _Table:
             return 0
         need = "nodes" if "nodes" in self._at else "nodes_asked"
         try:
-            return int(float(cells(need) or 0))
-        except (ValueError, OverflowError) as error:
+            nodes = float(cells(need) or 0)
+        except ValueError as error:
             raise TraceError(
-                f"{self._names[need]} is {cells(need)!r}: it must be a whole number "
+                f"{self._names[need]} is {quoted(cells(need))}: it must be a whole number "
                 "(sacct --noconvert writes it in full)"
             ) from error
+        return whole_nodes(nodes)
 
 
 def _plain(name: str) -> str:

@@ -17,7 +17,7 @@ class TraceFormat(enum.Enum):
     CSV = "csv"
 
 
-class TraceOptions(Struct, frozen=True, kw_only=True):
+class TraceOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the user said of a log; None (or nothing) is what was not said."""
 
     #: None: found by looking at the first line.
