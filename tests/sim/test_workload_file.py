@@ -182,6 +182,18 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, key: str) -> None:
     assert f"{key} is missing: it must be " in message
 
 
+@pytest.mark.parametrize("key", ["class", "owner"])
+@pytest.mark.parametrize("name", ["\x1b[31m", "\ud800"])
+def test_names_in_reports_are_printable(tmp_path: Path, key: str, name: str) -> None:
+    message = refusal(tmp_path, {"curves": CURVES, "jobs": [a_job(**{key: name})]})
+    assert f"{key} = {name!r}: it must be a name, on one line" in message
+
+
+def test_a_key_that_is_null_is_none(tmp_path: Path) -> None:
+    table = {"curves": CURVES, "jobs": [a_job(weight=None, owner=None)], "sets": None}
+    assert read(write(tmp_path, table)).jobs[0].weight == 1.0
+
+
 @pytest.mark.parametrize("name", ["", " ", "two\nlines"])
 def test_an_id_must_be_a_name(tmp_path: Path, name: str) -> None:
     message = refusal(tmp_path, {"curves": CURVES, "jobs": [a_job(job=name)]})
@@ -228,7 +240,7 @@ def test_there_are_only_so_many_jobs(tmp_path: Path) -> None:
         ([[1, 10.0], [1.5, 11.0]], "1.5 nodes: it must be a whole number"),
         ([[1, 10.0], [float("inf"), 11.0]], "inf nodes: it must be a whole number"),
         ([[1, 10.0], [2e6, 11.0]], "2e+06 nodes: they must be at most 1000000"),
-        ([[1, 0]], "0 samples/s at 1 nodes: they must be more than 0 and at most 1e+12"),
+        ([[1, 0]], "0 samples/s at 1 nodes: they must be from 1e-09 to 1e+12"),
         ([[1, -3.0]], "-3 samples/s at 1 nodes"),
         ([[1, float("nan")]], "nan samples/s at 1 nodes"),
         ([[1, 1e13]], "1e+13 samples/s at 1 nodes"),

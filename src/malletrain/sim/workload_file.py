@@ -50,6 +50,8 @@ from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
 
 _MOST_JOBS = 100_000
 _MOST_NODES = 1_000_000
+#: Slower than once in thirty years nothing is trained.
+_LEAST_SAMPLES_PER_S = 1e-9
 _MOST_SAMPLES_PER_S = 1e12
 _BOUNDS: dict[str, tuple[float, float]] = {
     "min_nodes": (1, _MOST_NODES),
@@ -132,13 +134,16 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key that stands twice: JSON's readers would take the last one silently."""
+    """Refuse a key that stands twice: JSON's readers would take the last one silently.
+
+    A key that is null is none.
+    """
     table = dict(pairs)
     if len(table) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise WorkloadError(f"key {tables.show(twice)} stands twice in one object: remove one")
-    return table
+    return {key: value for key, value in pairs if value is not None}
 
 
 def _workload(path: Path, file: _File, seed: int) -> Workload:
@@ -166,6 +171,7 @@ def _workload(path: Path, file: _File, seed: int) -> Workload:
 
 
 def _curve(name: str, points: Any) -> TrueCurve:
+    _check_printable("curve", name)
     try:
         pairs = msgspec.convert(points, list[tuple[float, float]])
     except msgspec.ValidationError as error:
@@ -192,10 +198,10 @@ def _checked_curve(pairs: Sequence[tuple[float, float]]) -> TrueCurve:
             raise WorkloadError(f"its first point is at {nodes:g} nodes: it must be at 1 node")
         if nodes > _MOST_NODES:
             raise WorkloadError(f"{nodes:g} nodes: they must be at most {_MOST_NODES}")
-        if not 0 < samples_per_s <= _MOST_SAMPLES_PER_S:
+        if not _LEAST_SAMPLES_PER_S <= samples_per_s <= _MOST_SAMPLES_PER_S:
             raise WorkloadError(
-                f"{samples_per_s:g} samples/s at {nodes:g} nodes: they must be more than 0"
-                f" and at most {_MOST_SAMPLES_PER_S:g}"
+                f"{samples_per_s:g} samples/s at {nodes:g} nodes: they must be from"
+                f" {_LEAST_SAMPLES_PER_S:g} to {_MOST_SAMPLES_PER_S:g}"
             )
         last = nodes
     if not pairs:
@@ -253,8 +259,10 @@ def _jobs_of(table: _JobTable, curves: dict[str, TrueCurve]) -> Iterator[Malleab
 
 
 def _check(table: _JobTable, curves: dict[str, TrueCurve]) -> None:
-    if not table.job.strip() or not table.job.isprintable():
-        raise WorkloadError(f"job = {tables.show(table.job)}: it must be a name, on one line")
+    _check_printable("job", table.job)
+    for key, text in (("class", table.job_class), ("owner", table.owner)):
+        if text:
+            _check_printable(key, text)
     if table.min_nodes > table.max_nodes:
         raise WorkloadError(
             f"min_nodes = {table.min_nodes} is more than max_nodes = {table.max_nodes}"
@@ -268,6 +276,11 @@ def _check(table: _JobTable, curves: dict[str, TrueCurve]) -> None:
             f"max_nodes = {table.max_nodes}, but curve {tables.show(table.scalability)} ends at"
             f" {end} nodes: lower max_nodes, or give the curve a point there"
         )
+
+
+def _check_printable(key: str, name: str) -> None:
+    if not name.strip() or not name.isprintable():
+        raise WorkloadError(f"{key} = {tables.show(name)}: it must be a name, on one line")
 
 
 def _job(table: _JobTable, identifier: str, submitted_at_s: float) -> MalleableJob:
