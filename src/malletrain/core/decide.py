@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 
 from malletrain.core import advisor, horizon, objective, placement, reasons
 from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import AnyEvent, DecisionTaken
-from malletrain.core.model import Cluster, Job, JobSpec, Pin, Rescaling
+from malletrain.core.model import Cluster, Job, JobSpec, Pin, RescaleCost, Rescaling, Scalability
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
-from malletrain.core.view import Outlook, View
+from malletrain.core.view import Outlook, Terms, View, outlook_of
 
 
 def problem_of(cluster: Cluster) -> Problem | None:
@@ -74,24 +75,61 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
         if (owner := view.cluster.jobs[job_id].spec.owner) in quotas:
             quotas[owner] -= pin.nodes
     return Problem(
-        claims=tuple([_claim(view, job, horizon_s) for job in jobs]),
+        claims=tuple(_claims(view, jobs, horizon_s)),
         nodes=view.num_usable - sum(pin.nodes for pin in pins.values()),
         horizon_s=horizon_s,
         quotas=quotas,
     )
 
 
+def _claims(view: View, jobs: Sequence[Job], horizon_s: float) -> list[Claim]:
+    """Say what each job would make of each number of nodes."""
+    if view.has_deadlines:
+        return [_claim(view, job, horizon_s) for job in jobs]
+    keys = [job.spec.model_key for job in jobs]
+    measured, costs = map(view.curves.get, keys), map(view.costs.get, keys)
+    common = repeat(view.terms), repeat(horizon_s), repeat(view.limit)
+    # Most jobs are as they were at the last decision.
+    claims = list(map(_usual_claim, jobs, measured, costs, *common))
+    if view.leaving or view.backing_off:
+        for index, job in enumerate(jobs):
+            is_backing_off = job.retry_at_s > view.now_s
+            if is_backing_off or not view.stays(job.held_node_ids):
+                claims[index] = _claim(view, job, horizon_s)
+    return claims
+
+
 def _claim(view: View, job: Job, horizon_s: float) -> Claim:
-    """Say what the job would make of each number of nodes."""
-    spec = job.spec
-    present = job.node_ids
-    if job.rescaling is not None and len(job.rescaling.node_ids) > len(present):
-        present = job.held_node_ids
-    current = len(view.staying(present))
-    most = min(spec.max_nodes, max(view.limit, spec.min_nodes))
+    current = len(view.staying(_present(job)))
+    most = _most(job.spec, view.limit)
     if job.retry_at_s > view.now_s:
-        most = min(most, max(current, spec.min_nodes))
-    return _remembered_claim(spec, view.outlook(job), horizon_s, min(current, most), most)
+        most = min(most, max(current, job.spec.min_nodes))
+    return _remembered_claim(job.spec, view.outlook(job), horizon_s, min(current, most), most)
+
+
+def _present(job: Job) -> tuple[str, ...]:
+    """Return the nodes that a job has, or that are joining it."""
+    is_growing = job.rescaling is not None and len(job.rescaling.node_ids) > len(job.node_ids)
+    return job.held_node_ids if is_growing else job.node_ids
+
+
+def _most(spec: JobSpec, limit: int) -> int:
+    return min(spec.max_nodes, max(limit, spec.min_nodes))
+
+
+@lru_cache(maxsize=16384)
+def _usual_claim(  # noqa: PLR0917 - called by `map`
+    job: Job,
+    measured: Scalability | None,
+    cost: RescaleCost | None,
+    terms: Terms,
+    horizon_s: float,
+    limit: int,
+) -> Claim:
+    """Return the claim of a job that backs off from nothing and has no node that leaves."""
+    outlook = outlook_of(job.spec, measured, cost, terms, 0.0)
+    most = _most(job.spec, limit)
+    return _remembered_claim(job.spec, outlook, horizon_s, min(len(_present(job)), most), most)
 
 
 @lru_cache(maxsize=65536)
@@ -146,7 +184,7 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
     wanted: dict[str, int] = {}
     held: dict[str, tuple[str, ...]] = {}
     counts = allocation.counts if allocation else {}
-    for job in view.claimants:
+    for job in _movable(view, counts, pins):
         job_id = job.spec.id
         pin = pins.get(job_id)
         # One that the allocator did not know keeps what it has.
@@ -184,6 +222,16 @@ def _rescales(view: View, allocation: Allocation | None, pins: Mapping[str, Pin]
     ]
 
 
+def _movable(view: View, counts: Mapping[str, int], pins: Mapping[str, Pin]) -> list[Job]:
+    """Leave out jobs that wait and go on waiting: with many jobs, almost all."""
+    starting = {job_id for job_id, count in counts.items() if count}.union(pins)
+    return [
+        job
+        for job in view.claimants
+        if job.node_ids or job.rescaling is not None or job.spec.id in starting
+    ]
+
+
 def _may_move(view: View, job: Job, rescaling: Rescaling) -> bool:
     """Leave a rescale under way alone, unless what it aims at has become impossible.
 
@@ -215,8 +263,7 @@ def _is_more_coming(
         return True
     return any(
         job.rescaling is not None and not set(job.node_ids) <= set(job.rescaling.node_ids)
-        for jobs in (view.claimants, view.ending)
-        for job in jobs
+        for job in view.holding
     )
 
 
@@ -237,14 +284,14 @@ def _releasable(view: View, actions: Sequence[Action]) -> tuple[str, ...]:
     unreleased = [node.id for node in view.leaving if not node.is_released]
     if not unreleased:
         return ()
-    kept: set[str] = set()
     # A node that was to join, and now is not, is free as soon as that is decided.
     orders = {a.job_id: a.node_ids for a in actions if isinstance(a, Rescale)}
     orders |= {a.job_id: () for a in actions if isinstance(a, Stop)}
-    for job_id, job in view.cluster.jobs.items():
+    kept = {node_id for node_ids in orders.values() for node_id in node_ids}
+    for job in view.holding:
         kept.update(job.node_ids)
-        joining = job.rescaling.node_ids if job.rescaling else ()
-        kept.update(orders.get(job_id, joining))
+        if job.rescaling is not None and job.spec.id not in orders:
+            kept.update(job.rescaling.node_ids)
     return tuple(n for n in unreleased if n not in kept)
 
 

@@ -136,7 +136,7 @@ class RescaleCost(Struct, frozen=True, cache_hash=True):
     downs: int = 0
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, cache_hash=True):
     """A job and all that happened to it, as far as decisions depend on it."""
 
     spec: JobSpec

@@ -23,23 +23,30 @@ class Outlook(Struct, frozen=True, cache_hash=True):
     cost: RescaleCost
 
 
+class Terms(Struct, frozen=True, cache_hash=True):
+    """What all jobs' outlooks have in common."""
+
+    #: By name: an enum's hash is slow.
+    objective: str
+    is_told: bool
+    prior: PriorSettings
+    #: What is assumed of a model that was never measured, and of one that was never rescaled.
+    unknown_curve: Curve
+    cost_of_all: RescaleCost
+
+
 class View:
     """One decision's view of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.now_s = cluster.now_s
+        self.now_s = now_s = cluster.now_s
         self.settings = cluster.settings
-        #: By name: an enum's hash is slow.
-        self._objective = cluster.settings.objective.value
-        self._has_deadlines = cluster.settings.objective is ObjectiveKind.DEADLINE
-        self._is_told = cluster.settings.advisor.kind is AdvisorKind.TOLD
-        self._prior = cluster.settings.prior
+        self.has_deadlines = cluster.settings.objective is ObjectiveKind.DEADLINE
         is_static = cluster.settings.advisor.kind is AdvisorKind.STATIC
-        self._curves = {} if is_static else cluster.curves
-        self._costs = cluster.rescale_costs
-        #: What is assumed of a model that was never rescaled.
-        self.cost_of_all = model_cost(cluster, ANY_MODEL)
+        #: By model key: what was measured, as far as it counts, and what rescales cost.
+        self.curves: dict[str, Scalability] = {} if is_static else cluster.curves
+        self.costs = cluster.rescale_costs
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
         self.num_nodes = len(cluster.nodes)
@@ -48,26 +55,25 @@ class View:
         self.limit = 1 << self.num_nodes.bit_length()
         #: Nodes that stay.
         self.num_usable = self.num_nodes - len(self.leaving)
+        jobs, active = cluster.jobs.values(), Phase.ACTIVE
+        #: Jobs that hold nodes, or are about to.
+        self.holding = [job for job in jobs if job.node_ids or job.rescaling is not None]
+        #: Those of them that are over or suspended.
+        self.ending = [job for job in self.holding if job.phase is not active]
+        #: Active jobs that back off, with nodes or without.
+        self.backing_off = [job for job in jobs if job.retry_at_s > now_s and job.phase is active]
         #: Active jobs that may have nodes now, in order of submission: all but those that wait
         #: out a back-off, which keep what they have.
-        self.claimants: list[Job] = []
-        #: Active jobs that back off, with nodes or without.
-        self.backing_off: list[Job] = []
-        #: Jobs that hold nodes, or are about to, but are over or suspended.
-        self.ending: list[Job] = []
-        active, now_s = Phase.ACTIVE, cluster.now_s
-        for job in cluster.jobs.values():
-            if job.phase is active:
-                if job.retry_at_s > now_s:
-                    self.backing_off.append(job)
-                    if not job.node_ids:
-                        continue
-                self.claimants.append(job)
-            elif job.node_ids or job.rescaling:
-                self.ending.append(job)
+        self.claimants = [
+            job for job in jobs if job.phase is active and (job.retry_at_s <= now_s or job.node_ids)
+        ]
 
     def may_run(self, job: Job) -> bool:
         return job.phase is Phase.ACTIVE and job.retry_at_s <= self.now_s
+
+    def stays(self, node_ids: tuple[str, ...]) -> bool:
+        """Whether none of these nodes is leaving."""
+        return not node_ids or self._leaving_ids.isdisjoint(node_ids)
 
     def staying(self, node_ids: tuple[str, ...]) -> tuple[str, ...]:
         if not self._leaving_ids or self._leaving_ids.isdisjoint(node_ids):
@@ -77,37 +83,39 @@ class View:
     def outlook(self, job: Job) -> Outlook:
         """Return what to decide about a job by."""
         spec = job.spec
-        pace = pace_samples_per_s(job, self.now_s) if self._has_deadlines else 0.0
-        if self._is_told and spec.stated is not None:
-            return _stated_outlook(spec, self._objective, self._unit, pace)
-        cost = self._costs.get(spec.model_key)
-        cost = self.cost_of_all if cost is None else rounded_cost(cost)
-        measured = self._curves.get(spec.model_key)
-        if measured is None or not measured.observations:
-            return _outlook(spec, self._unknown_curve, cost, self._objective, self._unit, pace)
-        return _measured_outlook(
-            spec, measured, self._prior, cost, self._objective, self._unit, pace
+        measured, cost = self.curves.get(spec.model_key), self.costs.get(spec.model_key)
+        pace = pace_samples_per_s(job, self.now_s) if self.has_deadlines else 0.0
+        return outlook_of(spec, measured, cost, self.terms, pace)
+
+    @cached_property
+    def terms(self) -> Terms:
+        settings = self.settings
+        return _shared_terms(
+            settings.objective.value,
+            settings.advisor.kind is AdvisorKind.TOLD,
+            settings.prior,
+            unknown_curve(self.cluster),
+            self.cost_of_all,
         )
 
     @cached_property
-    def _unit(self) -> float:
-        """Samples/s of one node of a typical model: makes them comparable with speed-ups."""
-        is_mixed = self.settings.objective is ObjectiveKind.BACKLOG
-        return self._unknown_curve.reference_rate if is_mixed else 1.0
+    def cost_of_all(self) -> RescaleCost:
+        """What is assumed of a model that was never rescaled."""
+        return model_cost(self.cluster, ANY_MODEL)
 
     @cached_property
     def training(self) -> list[Job]:
         """Jobs that train, with no order under way."""
         return [
             job
-            for job in self.claimants
-            if job.node_ids and job.rescaling is None and not job.is_broken
+            for job in self.holding
+            if job.rescaling is None and not job.is_broken and job.phase is Phase.ACTIVE
         ]
 
     @cached_property
     def owned(self) -> set[str]:
         """Nodes that jobs hold."""
-        return {n for job in self.cluster.jobs.values() for n in job.held_node_ids}
+        return {n for job in self.holding for n in job.held_node_ids}
 
     @cached_property
     def free(self) -> list[Node]:
@@ -117,47 +125,34 @@ class View:
         taken = self.owned | self._leaving_ids
         return [node for node in self.cluster.nodes.values() if node.id not in taken]
 
-    @cached_property
-    def _unknown_curve(self) -> Curve:
-        return unknown_curve(self.cluster)
-
 
 @lru_cache(maxsize=_REMEMBERED)
-def _outlook(  # noqa: PLR0917
+def outlook_of(
     spec: JobSpec,
-    curve: Curve | StatedCurve,
-    cost: RescaleCost,
-    objective: str,
-    unit: float,
-    pace: float,
+    measured: Scalability | None,
+    cost: RescaleCost | None,
+    terms: Terms,
+    pace_samples_per_s: float,
 ) -> Outlook:
-    kind, weight = ObjectiveKind(objective), spec.weight
+    """Return what is expected of a job, given what its model has shown."""
+    stated = spec.stated
+    curve: Curve | StatedCurve
+    if terms.is_told and stated is not None:
+        curve = StatedCurve(stated)
+        cost = RescaleCost(stated.scale_up_s, stated.scale_down_s)
+    else:
+        is_measured = measured is not None and measured.observations
+        curve = fit(measured, terms.prior) if measured and is_measured else terms.unknown_curve
+        cost = terms.cost_of_all if cost is None else rounded_cost(cost)
+    kind, weight = ObjectiveKind(terms.objective), spec.weight
     if kind is ObjectiveKind.BACKLOG:
         kind = ObjectiveKind.SAMPLES if spec.work_samples is None else ObjectiveKind.SPEEDUP
-        weight = weight / unit if kind is ObjectiveKind.SAMPLES else weight
-    return _shared_outlook(Aim(kind, spec.min_nodes, weight, pace), curve, cost)
+        if kind is ObjectiveKind.SAMPLES:
+            # One node of a typical model: makes samples/s comparable with speed-ups.
+            weight /= terms.unknown_curve.reference_rate
+    return _shared_outlook(Aim(kind, spec.min_nodes, weight, pace_samples_per_s), curve, cost)
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _measured_outlook(  # noqa: PLR0917
-    spec: JobSpec,
-    measured: Scalability,
-    prior: PriorSettings,
-    cost: RescaleCost,
-    objective: str,
-    unit: float,
-    pace: float,
-) -> Outlook:
-    return _outlook(spec, fit(measured, prior), cost, objective, unit, pace)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _stated_outlook(spec: JobSpec, objective: str, unit: float, pace: float) -> Outlook:
-    stated = spec.stated
-    assert stated is not None
-    cost = RescaleCost(stated.scale_up_s, stated.scale_down_s)
-    return _outlook(spec, StatedCurve(stated), cost, objective, unit, pace)
-
-
-#: Equal outlooks are one object: what is remembered of it is found fast.
+#: Equal ones are one object: what is remembered of it is found fast.
 _shared_outlook = lru_cache(maxsize=_REMEMBERED)(Outlook)
+_shared_terms = lru_cache(maxsize=64)(Terms)
