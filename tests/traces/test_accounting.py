@@ -131,6 +131,10 @@ def test_the_delimiter_may_stand_in_the_one_column_that_users_fill(tmp_path: Pat
         ("1|2026-01-05|2026-01-05|long|COMPLETED|n2", "Elapsed is 'long': it must be seconds, or"),
         (f"1|{SPAN}|COMPLETED|n[1-", "'n[1-' is no host list such as nd[01-04,07]"),
         (f"1|{SPAN}|COMPLETED|n[1-9999999]", "has more than 1,000,000 hosts"),
+        (f"1|{SPAN}|COMPLETED|n[1-{'9' * 5000}]", "has more than 1,000,000 hosts"),
+        (f"1|{SPAN}|COMPLETED|a[0-600000],b[0-600000]", "has more than 1,000,000 hosts"),
+        (f"1|{SPAN}|COMPLETED|a[0-9999]b[0-9999]", "has more than 1,000,000 hosts"),
+        (f"1|{SPAN}|COMPLETED|n\x1b[1-2]", "is no host list such as nd[01-04,07]"),
         ("1|2026-01-05", "it has 2 columns, and 6 were expected"),
     ],
 )
@@ -152,6 +156,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
         ("JobID|End|NodeList", "a column is missing: Start or start_time; there are JobID, End"),
         ("JobID|Start|NodeList", "a column is missing: End or end_time or Elapsed"),
         ("JobID|Start|End", "a column is missing: NodeList or NNodes or nodes_req"),
+        ("JobID|Start|Start|End|NodeList", "the column Start is there twice"),
     ],
 )
 def test_a_column_that_is_missing_is_named(tmp_path: Path, header: str, error: str) -> None:
@@ -225,6 +230,14 @@ def test_the_rules_are_those_of_other_dumps(tmp_path: Path, job: Any, rule: str)
         ('{"tasks": []}', "log.txt: it is no `sacct --json` dump: Object missing required"),
         ('{"jobs": [{"job_id": 1, "time": 5}]}', "`$.jobs[0].time`"),
         ('{"jobs": [{"job_id": 1, "time": {}, "nodes": "n["}]}', "log.txt, job 1 of the list: "),
+        (
+            '{"jobs": [{"job_id": 1, "time": {"end": 1e300}}]}',
+            "job 1 of the list: a time of 1e+300",
+        ),
+        (
+            '{"jobs": [{"job_id": 1, "time": {}, "allocation_nodes": 1.5}]}',
+            "job 1 of the list: a job of 1.5 nodes: it must be a whole number, 1,000,000 at most",
+        ),
     ],
 )
 def test_json_that_is_no_dump_says_where(tmp_path: Path, text: str, error: str) -> None:

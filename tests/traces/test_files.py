@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from malletrain.errors import TraceError
-from malletrain.traces.files import open_lines
+from malletrain.errors import TraceError, UsageError
+from malletrain.traces.files import named_path, open_lines
 
 TEXT = "".join(f"line {number}\n" for number in range(20_000)).encode()
 
@@ -49,7 +49,8 @@ def test_looking_at_the_first_line_does_not_take_it(tmp_path: Path) -> None:
         (zst_frames(TEXT) + b"garbage" * 9, "it cannot be read further"),
         (b"one\ntwo\nn\xe4me\n", "line 3: it is not UTF-8 text; iconv"),
         (b"one\nt\0wo\n", "line 2: it is no text"),
-        (b"x" * (1 << 21), "line 1: it is no text"),
+        (b"x" * (1 << 21), "line 1: it is longer than 1,048,576 bytes"),
+        (b"\xfd7zXZ\0" + b"x" * 99, "it is packed by xz: unpack it, or pack it by gzip or zstd"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, content: bytes, error: str) -> None:
@@ -75,3 +76,9 @@ def test_without_the_library_a_zst_file_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(TraceError, match=r"pip install 'malletrain\[replay\]'"):
         read(path)
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/log", "a\0b"])
+def test_a_name_that_no_file_can_have_is_one_line(name: str) -> None:
+    with pytest.raises(UsageError):
+        named_path(name)

@@ -129,7 +129,8 @@ def test_a_format_that_is_named_is_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"nodes": 0}, "--nodes is 0: it must be 1 or more"),
+        ({"nodes": 0}, "--nodes is 0: it must be from 1 to 1000000"),
+        ({"nodes": 10**400}, "--nodes is 10000000000000000000: it must be from 1 to 1000000"),
         ({"nodes": 1}, "--nodes is 1, and the log has 2 nodes"),
     ],
 )

@@ -60,6 +60,7 @@ def test_processors_that_do_not_divide_are_rounded_up(tmp_path: Path) -> None:
         (line(run=-1), "jobs of unknown or negative run time"),
         (line(run=0), "jobs that ended as they started"),
         (line(had=0, asked=0), "jobs without processors"),
+        (line(submit=-1), "jobs of unknown or negative submission time"),
     ],
 )
 def test_jobs_that_had_no_node_are_left_out_and_counted(
@@ -89,6 +90,10 @@ def test_what_is_assumed_of_a_job_is_counted(tmp_path: Path, job: str, rule: str
     [
         (line() + "1 2 3\n" + line(), "line 2: a job of the Standard Workload Format has 18 num"),
         (line() + line().replace("10", "ten") + line(), "line 2: a job of the Standard Workload"),
+        (line() + line(submit=float("nan")) + line(), "line 2: 'nan' must be a number"),
+        (line() + line(run=1e308) + line(), "line 2: '1e+308' must be a number"),
+        (line() + line(had=1e10) + line(), "line 2: a job of 10000000000 nodes: it must be"),
+        (f"; UnixStartTime: {10**400}\n" + line(), "line 1: UnixStartTime is '1000"),
         ("; MaxNodes: many\n" + line(), "line 1: MaxNodes is 'many': it must be a whole number"),
         ("; nothing but comments\n", "no job of it ever had nodes"),
     ],
@@ -102,3 +107,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, error: str) -> None:
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     trace = load_text(tmp_path, line(1) + line(2, run=20) + "3 11", **WHOLE)
     assert note(trace, "cut off").endswith(": 1")
+
+
+def test_a_header_that_does_not_know_the_machine_counts_as_none(tmp_path: Path) -> None:
+    log = "; MaxNodes: -1\n; MaxProcs: -1\n" + line(1, had=2) + line(2, run=20)
+    assert load_text(tmp_path, log, **WHOLE).num_machine_nodes == 3
