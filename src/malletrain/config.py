@@ -195,6 +195,8 @@ def parse(text: str) -> Config:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("it has numbers too long or tables too deep") from error
     return _checked(raw)
 
 

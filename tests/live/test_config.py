@@ -83,6 +83,8 @@ def test_every_allocator_can_be_named() -> None:
         pytest.param(f"[live]\nsettle_s = 1{'0' * 400}", "live.settle_s", id="no float"),
         ("[core.quotas]\nada = -1", "core.quotas.ada = -1 is out of range"),
         ("a = ", "not TOML"),
+        ("a = " + "[" * 5000, "numbers too long or tables too deep"),
+        ("a = " + "9" * 5000, "numbers too long or tables too deep"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line_with_its_name(
