@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
 from malletrain.allocate.knapsack import Packing, pack
-from malletrain.allocate.menu import Floats, Ints, Menu, Offer
-from malletrain.core.problem import Allocation, Problem, checked
+from malletrain.allocate.menu import Floats, Ints, check_problem
+from malletrain.allocate.rows import Row, row_of
+from malletrain.core.problem import Allocation, Claim, Problem, checked
 from malletrain.errors import UserError
 
-#: The price of a node is mostly among these times what the next ones are worth to jobs.
-_PRICES_OVER_NEXT = (0.95, 1.0, 1.05, 1.1, 1.16, 1.22, 1.28)
+_Kind = TypeVar("_Kind", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,21 @@ class ExactAllocator:
                 "the exact allocator counts nodes of one kind, but the problem has cells "
                 '(classes, lifetimes, power): set live.allocator = "milp"'
             )
-        offer = Offer.of(problem, sets_owners_apart=bool(problem.quotas))
-        offer.reward_staying(problem.claims)
-        packing = _pack_within_quotas(problem, offer, self.work_limit)
-        by_claim = np.empty(len(problem.claims), dtype=np.intp)
-        by_claim[offer.order] = packing.counts
-        counts = by_claim.tolist()
-        value = sum(
-            float(claim.values[count]) for claim, count in zip(problem.claims, counts, strict=True)
-        )
+        check_problem(problem)
+        claims = problem.claims
+        rows = list(map(row_of, claims))
+        if problem.quotas:
+            kinds = [(row, claim.owner) for row, claim in zip(rows, claims, strict=True)]
+            tally = Counter(kinds)
+            packing = _pack_within_quotas(problem, tally, self.work_limit)
+            counts = _by_claim(kinds, tally, packing)
+        else:
+            copies = Counter(rows)
+            packing = pack(list(copies), list(copies.values()), problem.nodes, self.work_limit)
+            counts = _by_claim(rows, copies, packing)
+        value = sum(map(_worth, claims, counts))
         answer = Allocation(
-            counts={c.job_id: count for c, count in zip(problem.claims, counts, strict=True)},
+            counts=dict(zip([claim.job_id for claim in claims], counts, strict=True)),
             value=value,
             bound=value + packing.max_missing,
             proved_optimal=packing.max_missing == 0.0,
@@ -58,57 +65,72 @@ class ExactAllocator:
         return checked(problem, answer)
 
 
-def _pack_within_quotas(problem: Problem, offer: Offer, work_limit: int) -> Packing:
-    worth = offer.worth_of_next_node(problem.claims)
-    guesses = [worth * factor for factor in _PRICES_OVER_NEXT] if worth > 0 else []
-    packing = pack(offer.menu, problem.nodes, work_limit, guesses)
-    if not problem.quotas:
-        return packing
-    owners = [problem.claims[index].owner for index in offer.order.tolist()]
-    row_owners = [problem.claims[index].owner for index in offer.first_claims().tolist()]
+def _worth(claim: Claim, count: int) -> float:
+    return float(claim.values.item(count))
+
+
+def _by_claim(kinds: Sequence[_Kind], tally: Iterable[_Kind], packing: Packing) -> list[int]:
+    """Return each claim's count, given those of the copies of each kind."""
+    of_kind = {kind: counts[0] for kind, counts in zip(tally, packing.counts, strict=True)}
+    by_claim = list(map(of_kind.__getitem__, kinds))
+    for kind, counts in zip(of_kind, packing.counts, strict=True):
+        if counts[0] != counts[-1] or min(counts) != max(counts):
+            places = [index for index, one in enumerate(kinds) if one == kind]
+            for index, count in zip(places, counts, strict=True):
+                by_claim[index] = count
+    return by_claim
+
+
+def _pack_within_quotas(
+    problem: Problem, tally: Mapping[tuple[Row, str], int], work_limit: int
+) -> Packing:
+    rows, copies = [row for row, _ in tally], list(tally.values())
+    packing = pack(rows, copies, problem.nodes, work_limit)
+    owners = [owner for _, owner in tally]
     shared: dict[str, list[int]] = {}
     while True:
         used = dict.fromkeys(problem.quotas, 0)
-        for owner, count in zip(owners, packing.counts.tolist(), strict=True):
+        for owner, counts in zip(owners, packing.counts, strict=True):
             if owner in used:
-                used[owner] += count
+                used[owner] += sum(counts)
         over = {owner for owner, nodes in used.items() if nodes > problem.quotas[owner]}
         if not over:
             return packing
-        for row, owner in enumerate(row_owners):
+        for index, owner in enumerate(owners):
             if owner in over:
-                shared.setdefault(owner, []).append(row)
-        packing = _pack_shared(problem, offer.menu, shared, work_limit)
+                shared.setdefault(owner, []).append(index)
+        packing = _pack_shared(problem, rows, copies, shared, work_limit)
 
 
 def _pack_shared(
-    problem: Problem, menu: Menu, shared: dict[str, list[int]], work_limit: int
+    problem: Problem,
+    rows: Sequence[Row],
+    copies: Sequence[int],
+    shared: dict[str, list[int]],
+    work_limit: int,
 ) -> Packing:
     """Pack with one claim for all the rows of each owner in `shared`."""
-    values, copies = menu.rows(), menu.copies.tolist()
-    in_shared = {row for rows in shared.values() for row in rows}
-    single = [row for row in range(len(values)) if row not in in_shared]
+    in_shared = {index for members in shared.values() for index in members}
+    single = [index for index in range(len(rows)) if index not in in_shared]
     shares = [
         _Share.of(
-            [values[row] for row in rows for _ in range(copies[row])],
+            [rows[index].values for index in members for _ in range(copies[index])],
             min(problem.quotas[owner], problem.nodes),
         )
-        for owner, rows in shared.items()
+        for owner, members in shared.items()
     ]
-    joint = Menu.of_values(
-        [*(values[row] for row in single), *(share.values for share in shares)],
-        [*(copies[row] for row in single), *(1 for _ in shares)],
+    packing = pack(
+        [*(rows[index] for index in single), *(Row.of(share.values) for share in shares)],
+        [*(copies[index] for index in single), *(1 for _ in shares)],
+        problem.nodes,
+        work_limit,
     )
-    packing = pack(joint, problem.nodes, work_limit)
-    rows_of_claims = np.repeat(np.arange(len(values)), menu.copies)
-    counts = np.empty(rows_of_claims.size, dtype=np.intp)
-    is_shared = np.isin(rows_of_claims, list(in_shared))
-    num_single = counts.size - int(is_shared.sum())
-    counts[~is_shared] = packing.counts[:num_single]
-    totals = packing.counts[num_single:].tolist()
-    for rows, share, total in zip(shared.values(), shares, totals, strict=True):
-        counts[np.isin(rows_of_claims, rows)] = share.split(total)
-    return Packing(counts, packing.max_missing)
+    counts: dict[int, list[int]] = dict(zip(single, packing.counts, strict=False))
+    totals = packing.counts[len(single) :]
+    for members, share, (total,) in zip(shared.values(), shares, totals, strict=True):
+        parts = iter(share.split(total))
+        counts |= {index: list(islice(parts, copies[index])) for index in members}
+    return Packing([counts[index] for index in range(len(rows))], packing.max_missing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,9 +8,8 @@ small core.
 
 1. *Price.* Relaxing the supply puts a price on a node. At price p each claim takes the choice
    that is best for it alone, on its values' concave envelope; p * nodes plus what all claims then
-   net bounds the optimum from above. The best price is found by intersecting the tangents of this
-   bound on both sides, over fewer and fewer choices, and among the last few by sorting the steps of
-   their envelopes.
+   net bounds the optimum from above. The best price is that of the envelopes' step at which the
+   supply ends, taken in order of their slopes; between two prices few steps remain to be sorted.
 2. *Losses.* At that price every choice has a loss against its claim's best, and every idle node
    costs the price. An allocation falls short of the bound by exactly the sum of its losses and
    the cost of its idle nodes: its shortfall. A choice whose loss alone is no less than the
@@ -24,20 +23,24 @@ small core.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, repeat
 from math import inf
-from operator import itemgetter
+from operator import getitem, mul, sub
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.allocate.menu import Floats, Ints, Menu
+from malletrain.allocate.rows import Row
 
-#: So few choices are looked at one by one: that is faster than by arrays.
-_FEW_CHOICES = 128
+#: So few steps of envelopes are sorted.
+_FEW_STEPS = 128
+
+#: The price of a node is mostly among these times what the next ones are worth to jobs.
+_PRICES_OVER_NEXT = (0.95, 1.0, 1.05, 1.1, 1.16, 1.22, 1.28)
 
 #: Choices in the first core, and by how much each next one has more.
 _FIRST_CORE = 64
@@ -50,167 +53,178 @@ _STEP_CELLS = 1000
 _ROUNDING = 1e-14
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Packing:
     """Counts that fit."""
 
-    #: Shape `(num_claims,)`: a count for each copy of each row, in the order of rows.
-    counts: Ints
+    #: For each row, the counts of its copies.
+    counts: list[list[int]]
     #: Proved: no counts that fit are worth more by more than this; 0.0 where they are optimal.
     max_missing: float
 
 
-def pack(menu: Menu, nodes: int, work_limit: int, guesses: Sequence[float] = ()) -> Packing:
-    """Find the best counts within `nodes`; every row must be allowed 0.
-
-    `guesses` are rising prices of a node among which the best one is likely to be: good ones save
-    time.
+def pack(rows: Sequence[Row], copies: Sequence[int], nodes: int, work_limit: int) -> Packing:
+    """Find the best counts within `nodes` for so many copies of each row.
 
     `work_limit` bounds the cells of dynamic programmes that are filled in, with what it takes to
     start on them.
     """
-    if menu.starts.size == 0:
-        return Packing(np.empty(0, dtype=np.intp), 0.0)
-    price, fewest, most = _price(menu, nodes, guesses)
-    core = _core(menu, nodes, price, fewest, most)
-    best, max_missing = _close(core, work_limit)
-    return Packing(_spread(core, best.moves, menu.copies), max_missing)
+    favourites = [row.corners[-1] for row in rows]
+    if sum(map(mul, favourites, copies)) <= nodes:
+        return Packing([[count] * n for count, n in zip(favourites, copies, strict=True)], 0.0)
+    start = _start(rows, copies, nodes, *_price(rows, copies, nodes))
+    if start.shortfall <= start.rounding:
+        return Packing(start.spread(()), 0.0)
+    best, max_missing = _close(_core(start, rows, nodes), work_limit)
+    return Packing(start.spread(best.moves), max_missing)
 
 
-def _price(menu: Menu, nodes: int, guesses: Sequence[float]) -> tuple[float, Ints, Ints]:
-    """Return the best price, and counts optimal at it: some that fit, and some that do not.
+def _price(
+    rows: Sequence[Row], copies: Sequence[int], nodes: int
+) -> tuple[float, list[int], list[int]]:
+    """Return the best price, and counts optimal at it: the highest that fit and lowest that do not.
 
-    Where all claims' favourites fit, the price is 0 and both are these.
+    Of rows whose favourites do not fit.
     """
-    blocks = menu.blocks()
-    fewest, most = np.zeros(menu.starts.size, dtype=np.intp), None
+    corners, falls = [row.corners for row in rows], [row.falls for row in rows]
+    # Steps taken of each envelope.
+    fewest, most = [0] * len(rows), list(map(len, falls))
+
+    def try_price(price: float) -> bool:
+        nonlocal fewest, most
+        fall = repeat(-price)
+        taken = list(map(bisect_left, falls, fall, fewest, most))
+        does_fit: bool = sum(map(mul, map(getitem, corners, taken), copies)) <= nodes
+        if does_fit:
+            fewest = taken
+        else:
+            most = taken
+        return does_fit
+
+    known = sorted([row.worth_of_next for row in rows if row.worth_of_next > 0])
+    guesses = [known[len(known) // 2] * factor for factor in _PRICES_OVER_NEXT] if known else []
     first, last = 0, len(guesses)
     while first < last:
         middle = (first + last) // 2
-        counts = _counts_at(blocks, guesses[middle])
-        if menu.total(counts) > nodes:
-            most, first = counts, middle + 1
+        if try_price(guesses[middle]):
+            last = middle
         else:
-            fewest, last = counts, middle
-    if most is None:
-        most = _counts_at(blocks, 0.0)
-        if menu.total(most) <= nodes:
-            return 0.0, most, most
-    rows, lowest, highest, num_settled = np.arange(most.size), fewest.copy(), most.copy(), 0
+            first = middle + 1
     while True:
-        is_open = highest > lowest
-        num_settled += int((lowest * menu.copies[rows])[~is_open].sum())
-        rows, lowest, highest = rows[is_open], lowest[is_open], highest[is_open]
-        part = menu.between(rows, lowest, highest)
-        if part.values.size <= _FEW_CHOICES:
-            price, fewest[rows], most[rows] = _price_of_few(part, nodes - num_settled)
-            return price, fewest, most
-        # Both bounds are lines in the price; the next price is where they meet.
-        starts = menu.starts[rows]
-        gained = menu.values[starts + highest] - menu.values[starts + lowest]
-        low, high = part.total(lowest), part.total(highest)
-        price = float((gained * part.copies).sum()) / (high - low)
-        counts = _counts_at(part.blocks(), price)
-        num_counts = part.total(counts)
-        if not low < num_counts < high:
-            return price, fewest, most
-        if num_settled + num_counts <= nodes:
-            fewest[rows] = lowest = counts
-        else:
-            most[rows] = highest = counts
+        left = list(map(sub, most, fewest))
+        most_left = max(left)
+        if sum(left) <= _FEW_STEPS or most_left == 1:
+            break
+        row = left.index(most_left)
+        try_price(-falls[row][(fewest[row] + most[row]) // 2])
+
+    idle = nodes - sum(map(mul, map(getitem, corners, fewest), copies))
+    steps = [
+        (falls[row][step], row, (corners[row][step + 1] - corners[row][step]) * copies[row])
+        for row, (first, last) in enumerate(zip(fewest, most, strict=True))
+        for step in range(first, last)
+    ]
+    steps.sort()
+    taken = list(accumulate([size for *_, size in steps]))
+    least = steps[bisect_right(taken, idle)][0]
+    most = fewest.copy()
+    for fall, row, _ in steps:
+        if fall > least:
+            break
+        most[row] += 1
+        if fall < least:
+            fewest[row] += 1
+    return -least, list(map(getitem, corners, fewest)), list(map(getitem, corners, most))
 
 
-def _price_of_few(part: Menu, nodes: int) -> tuple[float, list[int], list[int]]:
-    """Return what `_price` does, where each row's first choice fits and its last does not."""
-    counts, values = part.nodes.tolist(), part.values.tolist()
-    copies = part.copies.tolist()
-    starts = part.starts.tolist()
-    ends = [*starts[1:], len(values)]
-    left = nodes - sum(counts[start] * n for start, n in zip(starts, copies, strict=True))
-    #: (worth a node, row, count after it, nodes it takes)
-    steps: list[tuple[float, int, int, int]] = []
-    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        corners, slopes = _envelope(counts[start:end], values[start:end])
-        for (before, after), slope in zip(pairwise(corners), slopes, strict=True):
-            steps.append((slope, row, after, (after - before) * copies[row]))
-    steps.sort(key=itemgetter(0), reverse=True)
-    taken = list(accumulate(size for *_, size in steps))
-    price = steps[bisect_right(taken, left)][0]
-    fewest = [counts[start] for start in starts]
-    most = list(fewest)
-    for slope, row, count, _ in steps:
-        if slope > price:
-            fewest[row] = count
-        if slope >= price:
-            most[row] = count
-    return price, fewest, most
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Counts at the best price from which the search for the last bit starts; they fit."""
 
-
-def _envelope(counts: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Return the corners of the concave envelope, and the falling slopes between them."""
-    corners, worths, slopes = [counts[0]], [values[0]], [inf]
-    for count, value in zip(counts, values, strict=True):
-        if count == counts[0] or value == -inf:
-            continue
-        slope = (value - worths[-1]) / (count - corners[-1])
-        while slope >= slopes[-1]:
-            corners.pop()
-            worths.pop()
-            slopes.pop()
-            slope = (value - worths[-1]) / (count - corners[-1])
-        corners.append(count)
-        worths.append(value)
-        slopes.append(slope)
-    return corners, slopes[1:]
-
-
-def _counts_at(blocks: list[Menu], price: float) -> Ints:
-    if len(blocks) == 1:
-        return blocks[0].counts_at(price)
-    return np.concatenate([block.counts_at(price) for block in blocks])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Core:
-    """What the search for the last bit starts from; see the module's text for the words."""
-
-    #: Its first rows are those of the whole menu, but with copies split off into further rows.
-    menu: Menu
     price: float
-    #: Shape `(num_rows,)`: counts that fit and have no losses, from which deviations count.
-    base: Ints
-    #: The row of the whole menu that each row is of.
-    origins: list[int]
-    #: Nodes that the base leaves.
+    copies: Sequence[int]
+    #: By row.
+    base: list[int]
+    #: A row of whose copies the last so many have another count: (row, copies, count).
+    split: tuple[int, int, int] | None
+    #: Nodes that are left.
     idle: int
     #: Shortfalls that differ by less than this are equal.
     rounding: float
 
+    @property
+    def shortfall(self) -> float:
+        return self.price * self.idle
 
-def _core(menu: Menu, nodes: int, price: float, fewest: Ints, most: Ints) -> _Core:
+    def spread(self, moves: tuple[tuple[int, int], ...]) -> list[list[int]]:
+        """Return the copies' counts after moves of the core's rows."""
+        counts = [[count] * n for count, n in zip(self.base, self.copies, strict=True)]
+        num_rows = len(counts)
+        next_copy = dict.fromkeys(range(num_rows), 0)
+        origins = {}
+        if self.split is not None:
+            origin, num_moved, count = self.split
+            origins[num_rows] = origin
+            next_copy[num_rows] = self.copies[origin] - num_moved
+            counts[origin][next_copy[num_rows] :] = [count] * num_moved
+        for row, count in moves:
+            counts[origins.get(row, row)][next_copy[row]] = count
+            next_copy[row] += 1
+        return counts
+
+
+def _start(  # noqa: PLR0917 - what `_price` returns comes last
+    rows: Sequence[Row],
+    copies: Sequence[int],
+    nodes: int,
+    price: float,
+    fewest: list[int],
+    most: list[int],
+) -> _Start:
     """Move claims from fewest to most, which costs nothing, as long as they fit."""
-    base = fewest.copy()
-    origins = list(range(base.size))
-    idle = nodes - menu.total(fewest)
-    for row in sorted(np.flatnonzero(most > fewest).tolist(), key=lambda r: most[r] - fewest[r]):
-        step = int(most[row] - fewest[row])
-        num_moved = min(int(menu.copies[row]), idle // step)
+    base, split = fewest.copy(), None
+    idle = nodes - sum(map(mul, fewest, copies))
+    growths = [(most[row] - count, row) for row, count in enumerate(fewest) if most[row] > count]
+    for step, row in sorted(growths):
+        num_moved = min(copies[row], idle // step)
         if num_moved == 0:
             break
         idle -= num_moved * step
-        num_staying = int(menu.copies[row]) - num_moved
-        if num_staying == 0:
-            base[row] = most[row]
-            continue
-        copies = np.append(menu.copies, num_moved)
-        copies[row] = num_staying
-        menu = replace(Menu.of_values([*menu.rows(), menu.rows()[row]]), copies=copies)
-        base = np.append(base, most[row])
-        origins.append(row)
-        break
-    worth = np.abs(menu.values[menu.at(base)]) * menu.copies
-    rounding = _ROUNDING * (float(worth.sum()) + price * nodes)
-    return _Core(menu, price, base, origins, idle, rounding)
+        if num_moved < copies[row]:
+            split = (row, num_moved, most[row])
+            break
+        base[row] = most[row]
+    worths = [abs(row.values.item(count)) for row, count in zip(rows, base, strict=True)]
+    rounding = _ROUNDING * (sum(map(mul, worths, copies)) + price * nodes)
+    return _Start(price, copies, base, split, idle, rounding)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Core:
+    """The start in arrays; see the module's text for the words."""
+
+    #: Copies split off are a further row.
+    menu: Menu
+    price: float
+    #: Shape `(num_rows,)`: counts that fit and have no losses, from which deviations count.
+    base: Ints
+    idle: int
+    rounding: float
+
+
+def _core(start: _Start, rows: Sequence[Row], nodes: int) -> _Core:
+    values = [row.values for row in rows]
+    copies, base = list(start.copies), list(start.base)
+    if start.split is not None:
+        row, num_moved, count = start.split
+        values.append(values[row])
+        copies[row] -= num_moved
+        copies.append(num_moved)
+        base.append(count)
+    menu = Menu.of_values(values, copies)
+    menu.values[menu.nodes > nodes] = -inf
+    base_array = np.array(base, dtype=np.intp)
+    return _Core(menu, start.price, base_array, start.idle, start.rounding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,29 +235,9 @@ class _Best:
     shortfall: float
 
 
-def _spread(core: _Core, moves: tuple[tuple[int, int], ...], copies: Ints) -> Ints:
-    """Return each copy's count, in the order of the whole menu's rows."""
-    counts = np.repeat(core.base[: copies.size], copies)
-    first_copy = np.cumsum(copies) - copies
-    next_copy: dict[int, int] = {}
-    for row in range(copies.size, core.base.size):
-        # What was split off is at the end of its origin's copies.
-        origin = core.origins[row]
-        next_copy[row] = int(first_copy[origin] + core.menu.copies[origin])
-        counts[next_copy[row] : int(first_copy[origin] + copies[origin])] = core.base[row]
-    for row, count in moves:
-        copy = next_copy.get(row, int(first_copy[core.origins[row]]))
-        counts[copy] = count
-        next_copy[row] = copy + 1
-    return counts
-
-
 def _close(core: _Core, work_limit: int) -> tuple[_Best, float]:
     """Return the best deviations, and by how much at most they are not the best there are."""
-    best = _Best((), core.price * core.idle)
-    if best.shortfall <= core.rounding:
-        return best, 0.0
-    best = _with_one_move(core, best)
+    best = _with_one_move(core, _Best((), core.price * core.idle))
     pool = _useful(core, best.shortfall)
     core_size = _FIRST_CORE
     floor = 0.0

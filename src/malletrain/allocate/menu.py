@@ -17,10 +17,6 @@ from malletrain.errors import InvariantError
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.intp]
 
-#: What staying put is worth beside an equal alternative, relative to the job's worth. Above
-#: the rounding of sums over thousands of jobs, far below what a curve can be known to.
-STAY_BONUS = 1e-9
-
 #: 128 KiB of values.
 _BLOCK_CHOICES = 16384
 
@@ -52,17 +48,9 @@ class Menu:
         num_claims = np.ones_like(sizes) if copies is None else np.array(copies, dtype=np.intp)
         return cls(flat, nodes, starts, sizes, num_claims)
 
-    def rows(self) -> list[Floats]:
-        """Return a view of each row's values."""
-        return np.split(self.values, self.starts[1:])
-
     def at(self, counts: Ints) -> Ints:
         """Where the choices are by which each row gets its count."""
         return self.starts + counts
-
-    def total(self, counts: Ints) -> int:
-        """Return the nodes that all claims have where each has its row's count."""
-        return int((counts * self.copies).sum())
 
     def blocks(self) -> list[Menu]:
         """Cut the menu between rows: temporary arrays of a block stay in the processor's cache.
@@ -96,23 +84,6 @@ class Menu:
         net, best = self.net(price)
         return np.subtract(np.repeat(best, self.sizes), net, out=net)
 
-    def counts_at(self, price: float) -> Ints:
-        """Return the count that is best for each row where a node costs `price`: the lowest."""
-        net, best = self.net(price)
-        hits = np.flatnonzero(net == np.repeat(best, self.sizes))
-        first = hits[np.searchsorted(hits, self.starts)]
-        return self.nodes[first].astype(np.intp)
-
-    def between(self, rows: Ints, lowest: Ints, highest: Ints) -> Menu:
-        """Return the menu of some rows that is left between two counts, both included.
-
-        Its `nodes` still say the full counts, so its rows' choices do not start at 0 nodes.
-        """
-        sizes = highest - lowest + 1
-        starts = np.cumsum(sizes) - sizes
-        chosen = np.arange(int(sizes.sum())) + np.repeat(self.starts[rows] + lowest - starts, sizes)
-        return Menu(self.values[chosen], self.nodes[chosen], starts, sizes, self.copies[rows])
-
 
 @lru_cache(maxsize=16)
 def _layout(row_sizes: tuple[int, ...]) -> tuple[NDArray[np.int32], Ints, Ints]:
@@ -142,8 +113,10 @@ class Offer:
             InvariantError: a claim, or the problem, is not well formed.
         """
         claims = problem.claims
-        _check_problem(problem)
-        _check_bounds(claims)
+        check_problem(problem)
+        for claim in claims:
+            check_bounds(claim)
+            check_finite(claim)
         members = _same(claims, sets_owners_apart=sets_owners_apart)
         if len({claims[row[0]].values.item(-1) for row in members}) < len(members):
             members = _alike(claims, members, sets_owners_apart=sets_owners_apart)
@@ -154,9 +127,6 @@ class Offer:
         starts = menu.starts.tolist()
         for row, min_nodes in gaps:
             menu.values[starts[row] + 1 : starts[row] + min_nodes] = -np.inf
-        num_allowed = menu.values.size - sum(min_nodes - 1 for _, min_nodes in gaps)
-        if np.count_nonzero(np.isfinite(menu.values)) != num_allowed:
-            _raise_not_finite(claims)
         if menu.sizes.max(initial=0) > problem.nodes + 1:
             menu.values[menu.nodes > problem.nodes] = -np.inf
         return cls(menu, order)
@@ -165,37 +135,6 @@ class Offer:
         """Return the index of each row's first claim."""
         firsts: Ints = self.order[np.cumsum(self.menu.copies) - self.menu.copies]
         return firsts
-
-    def reward_staying(self, claims: Sequence[Claim]) -> None:
-        """Add a bonus to each claim's present count, so that nothing moves without gain."""
-        if not claims:
-            return
-        menu = self.menu
-        current = self._current(claims)
-        scale = np.abs(np.maximum.reduceat(menu.values, menu.starts))
-        scale += np.abs(menu.values[menu.starts])
-        mean = float(scale.mean()) or 1.0
-        stays = np.flatnonzero(current < menu.sizes)
-        bonus = STAY_BONUS * (scale + 1e-3 * mean)
-        menu.values[menu.starts[stays] + current[stays]] += bonus[stays]
-
-    def worth_of_next_node(self, claims: Sequence[Claim]) -> float:
-        """Return what the second node more is worth to the median claim that has nodes.
-
-        The first one more pays for the rescale. 0 where nothing can be said.
-        """
-        if not claims:
-            return 0.0
-        menu, current = self.menu, self._current(claims)
-        rows = np.flatnonzero((current > 0) & (current + 2 < menu.sizes))
-        at = menu.starts[rows] + current[rows]
-        at = at[np.isfinite(menu.values[at + 1]) & np.isfinite(menu.values[at + 2])]
-        steps = np.sort(menu.values[at + 2] - menu.values[at + 1])
-        return float(steps[steps.size // 2]) if steps.size else 0.0
-
-    def _current(self, claims: Sequence[Claim]) -> Ints:
-        """Return each row's present count."""
-        return np.array([c.current_nodes for c in claims])[self.first_claims()]
 
 
 def _same(claims: Sequence[Claim], *, sets_owners_apart: bool) -> list[list[int]]:
@@ -221,7 +160,8 @@ def _alike(
     return list(groups.values())
 
 
-def _check_problem(problem: Problem) -> None:
+def check_problem(problem: Problem) -> None:
+    """Raise InvariantError if the problem is not well formed, its claims' values aside."""
     if problem.nodes < 0:
         raise InvariantError(f"the problem has {problem.nodes} nodes; it needs 0 or more")
     if not 0 < problem.horizon_s < np.inf:
@@ -253,25 +193,28 @@ def _check_cells(problem: Problem) -> None:
             raise InvariantError(f"the claim of {claim.job_id} has nodes of {sorted(classes)}")
 
 
-def _check_bounds(claims: Sequence[Claim]) -> None:
-    for claim in claims:
-        if (
-            not 1 <= claim.min_nodes <= claim.max_nodes
-            or len(claim.values) != claim.max_nodes + 1
-            or claim.current_nodes < 0
-        ):
-            raise InvariantError(
-                f"the claim of {claim.job_id} has bounds {claim.min_nodes}..{claim.max_nodes}, "
-                f"{len(claim.values)} values and {claim.current_nodes} present nodes; it needs "
-                "1 <= min <= max, max + 1 values and no negative count"
-            )
+def check_bounds(claim: Claim) -> None:
+    """Raise InvariantError if the claim's bounds and values do not belong together."""
+    if (
+        not 1 <= claim.min_nodes <= claim.max_nodes
+        or len(claim.values) != claim.max_nodes + 1
+        or claim.current_nodes < 0
+    ):
+        raise InvariantError(
+            f"the claim of {claim.job_id} has bounds {claim.min_nodes}..{claim.max_nodes}, "
+            f"{len(claim.values)} values and {claim.current_nodes} present nodes; it needs "
+            "1 <= min <= max, max + 1 values and no negative count"
+        )
 
 
-def _raise_not_finite(claims: Sequence[Claim]) -> None:
-    for claim in claims:
-        allowed = np.r_[0, claim.min_nodes : claim.max_nodes + 1]
-        for count in allowed[~np.isfinite(claim.values[allowed])][:1].tolist():
-            raise InvariantError(
-                f"the worth of {count} nodes to {claim.job_id} is {claim.values[count]}; "
-                "an allocator needs finite values"
-            )
+def check_finite(claim: Claim) -> None:
+    """Raise InvariantError if an allowed choice of the claim has no finite worth."""
+    values = claim.values
+    if np.isfinite(values).all():
+        return
+    allowed = np.r_[0, claim.min_nodes : claim.max_nodes + 1]
+    for count in allowed[~np.isfinite(values[allowed])][:1].tolist():
+        raise InvariantError(
+            f"the worth of {count} nodes to {claim.job_id} is {values[count]}; "
+            "an allocator needs finite values"
+        )

@@ -126,13 +126,14 @@ def checked(problem: Problem, allocation: Allocation) -> Allocation:
             not what the allocation is worth. Solvers that work with continuous helper variables
             have returned such answers after rounding.
     """
-    if allocation.counts.keys() != {claim.job_id for claim in problem.claims}:
+    claims = problem.claims
+    job_ids = [claim.job_id for claim in claims]
+    if len(allocation.counts) != len(claims) or not allocation.counts.keys() >= set(job_ids):
         raise InvariantError("the allocator's answer is not for the jobs of its problem")
     total = 0
     value = 0.0
-    for claim in problem.claims:
-        count = allocation.counts[claim.job_id]
-        if count != 0 and not claim.min_nodes <= count <= claim.max_nodes:
+    for claim, count in zip(claims, map(allocation.counts.__getitem__, job_ids), strict=True):
+        if count and not claim.min_nodes <= count <= claim.max_nodes:
             raise InvariantError(
                 f"allocator gave {claim.job_id} {count} nodes, "
                 f"outside {claim.min_nodes}..{claim.max_nodes}"
@@ -143,7 +144,7 @@ def checked(problem: Problem, allocation: Allocation) -> Allocation:
             _check_cells_of_job(problem, claim, by_cell, count)
             value += cells_worth(problem, claim, by_cell)
         else:
-            value += float(claim.values[count])
+            value += claim.values.item(count)
     if total > problem.nodes:
         raise InvariantError(f"allocator gave away {total} nodes of {problem.nodes}")
     _check_quotas(problem, allocation)
