@@ -361,6 +361,8 @@ def _progress_reported(cluster: Cluster, event: ProgressReported) -> Cluster:
     observed = scalability.observe(
         known, event.nodes, event.samples_per_s, event.variance, event.steps
     )
+    if observed is known:
+        return cluster
     return replace(cluster, curves={**cluster.curves, key: observed})
 
 

@@ -15,6 +15,7 @@ from malletrain.core.actions import Action, ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import AnyEvent, DecisionTaken
 from malletrain.core.model import Cluster, Job, JobSpec, Pin, RescaleCost, Rescaling, Scalability
 from malletrain.core.problem import Allocation, Allocator, Claim, Problem
+from malletrain.core.scalability import Curve
 from malletrain.core.view import Outlook, Terms, View, outlook_of
 
 
@@ -87,14 +88,13 @@ def _claims(view: View, jobs: Sequence[Job], horizon_s: float) -> list[Claim]:
     if view.has_deadlines:
         return [_claim(view, job, horizon_s) for job in jobs]
     keys = [job.spec.model_key for job in jobs]
-    measured, costs = map(view.curves.get, keys), map(view.costs.get, keys)
+    known = map(view.curves.get, keys, repeat(view.unknown_curve))
     common = repeat(view.terms), repeat(horizon_s), repeat(view.limit)
     # Most jobs are as they were at the last decision.
-    claims = list(map(_usual_claim, jobs, measured, costs, *common))
-    if view.leaving or view.backing_off:
+    claims = list(map(_usual_claim, jobs, known, map(view.costs.get, keys), *common))
+    if unusual := {job.spec.id for job in (*view.backing_off, *view.asked_back)}:
         for index, job in enumerate(jobs):
-            is_backing_off = job.retry_at_s > view.now_s
-            if is_backing_off or not view.stays(job.held_node_ids):
+            if job.spec.id in unusual:
                 claims[index] = _claim(view, job, horizon_s)
     return claims
 
@@ -120,14 +120,14 @@ def _most(spec: JobSpec, limit: int) -> int:
 @lru_cache(maxsize=16384)
 def _usual_claim(  # noqa: PLR0917 - called by `map`
     job: Job,
-    measured: Scalability | None,
+    known: Scalability | Curve,
     cost: RescaleCost | None,
     terms: Terms,
     horizon_s: float,
     limit: int,
 ) -> Claim:
     """Return the claim of a job that backs off from nothing and has no node that leaves."""
-    outlook = outlook_of(job.spec, measured, cost, terms, 0.0)
+    outlook = outlook_of(job.spec, known, cost, terms, 0.0)
     most = _most(job.spec, limit)
     return _remembered_claim(job.spec, outlook, horizon_s, min(len(_present(job)), most), most)
 

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 
 from malletrain.core.model import Node
@@ -117,16 +117,15 @@ class _Stock:
         for node in free:
             if node.leaving_at_s is None:
                 by_group[_group(node, kind)].append(node)
-        #: Group -> node ids, next to be taken last.
-        self._ids = {
-            group: [n.id for n in sorted(members, key=lambda n: _order(n, kind), reverse=True)]
-            for group, members in by_group.items()
-        }
+        self._kind = kind
+        self._nodes = by_group
+        #: Group -> node ids, next to be taken last; of groups that were taken from.
+        self._ids: dict[str, list[str]] = {}
         #: (free nodes, order, group), sorted; groups without free nodes left out.
         self._sizes = sorted(
-            (len(ids), natural_key(group), group) for group, ids in self._ids.items()
+            (len(members), natural_key(group), group) for group, members in by_group.items()
         )
-        self.size = sum(len(ids) for ids in self._ids.values())
+        self.size = sum(map(len, by_group.values()))
 
     def best_group(self, count: int) -> str:
         """Return the smallest group with so many free nodes, else the fullest."""
@@ -135,8 +134,7 @@ class _Stock:
 
     def take(self, group: str, count: int) -> list[str]:
         """Remove and return up to `count` node ids of a group."""
-        ids = self._ids.get(group, [])
-        if not ids or count <= 0:
+        if count <= 0 or not (ids := self._of(group)):
             return []
         entry = (len(ids), natural_key(group), group)
         del self._sizes[bisect_left(self._sizes, entry)]
@@ -144,6 +142,14 @@ class _Stock:
         if ids:
             insort(self._sizes, (len(ids), natural_key(group), group))
         return taken
+
+    def _of(self, group: str) -> list[str]:
+        if group not in self._ids:
+            # Most groups are never taken from.
+            key = partial(_order, kind=self._kind)
+            members = sorted(self._nodes.get(group, ()), key=key, reverse=True)
+            self._ids[group] = [node.id for node in members]
+        return self._ids[group]
 
 
 @lru_cache(maxsize=65536)

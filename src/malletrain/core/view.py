@@ -28,10 +28,11 @@ class Terms(Struct, frozen=True, cache_hash=True):
 
     #: By name: an enum's hash is slow.
     objective: str
+    #: Samples/s of one node of a typical model where samples and speed-ups are compared.
+    samples_per_s_unit: float
     is_told: bool
     prior: PriorSettings
-    #: What is assumed of a model that was never measured, and of one that was never rescaled.
-    unknown_curve: Curve
+    #: What is assumed of a model that was never rescaled.
     cost_of_all: RescaleCost
 
 
@@ -71,10 +72,6 @@ class View:
     def may_run(self, job: Job) -> bool:
         return job.phase is Phase.ACTIVE and job.retry_at_s <= self.now_s
 
-    def stays(self, node_ids: tuple[str, ...]) -> bool:
-        """Whether none of these nodes is leaving."""
-        return not node_ids or self._leaving_ids.isdisjoint(node_ids)
-
     def staying(self, node_ids: tuple[str, ...]) -> tuple[str, ...]:
         if not self._leaving_ids or self._leaving_ids.isdisjoint(node_ids):
             return node_ids
@@ -83,20 +80,27 @@ class View:
     def outlook(self, job: Job) -> Outlook:
         """Return what to decide about a job by."""
         spec = job.spec
-        measured, cost = self.curves.get(spec.model_key), self.costs.get(spec.model_key)
+        known = self.curves.get(spec.model_key, self.unknown_curve)
+        cost = self.costs.get(spec.model_key)
         pace = pace_samples_per_s(job, self.now_s) if self.has_deadlines else 0.0
-        return outlook_of(spec, measured, cost, self.terms, pace)
+        return outlook_of(spec, known, cost, self.terms, pace)
 
     @cached_property
     def terms(self) -> Terms:
         settings = self.settings
+        is_mixed = settings.objective is ObjectiveKind.BACKLOG
         return _shared_terms(
             settings.objective.value,
+            self.unknown_curve.reference_rate if is_mixed else 1.0,
             settings.advisor.kind is AdvisorKind.TOLD,
             settings.prior,
-            unknown_curve(self.cluster),
             self.cost_of_all,
         )
+
+    @cached_property
+    def unknown_curve(self) -> Curve:
+        """What is assumed of a model that was never measured."""
+        return unknown_curve(self.cluster)
 
     @cached_property
     def cost_of_all(self) -> RescaleCost:
@@ -111,6 +115,12 @@ class View:
             for job in self.holding
             if job.rescaling is None and not job.is_broken and job.phase is Phase.ACTIVE
         ]
+
+    @cached_property
+    def asked_back(self) -> list[Job]:
+        """Jobs that hold nodes that are leaving."""
+        leaving = self._leaving_ids
+        return [job for job in self.holding if not leaving.isdisjoint(job.held_node_ids)]
 
     @cached_property
     def owned(self) -> set[str]:
@@ -129,27 +139,25 @@ class View:
 @lru_cache(maxsize=_REMEMBERED)
 def outlook_of(
     spec: JobSpec,
-    measured: Scalability | None,
+    known: Scalability | Curve,
     cost: RescaleCost | None,
     terms: Terms,
     pace_samples_per_s: float,
 ) -> Outlook:
-    """Return what is expected of a job, given what its model has shown."""
+    """Return what is expected of a job, given what its model has shown or is taken to do."""
     stated = spec.stated
     curve: Curve | StatedCurve
     if terms.is_told and stated is not None:
         curve = StatedCurve(stated)
         cost = RescaleCost(stated.scale_up_s, stated.scale_down_s)
     else:
-        is_measured = measured is not None and measured.observations
-        curve = fit(measured, terms.prior) if measured and is_measured else terms.unknown_curve
+        curve = known if isinstance(known, Curve) else fit(known, terms.prior)
         cost = terms.cost_of_all if cost is None else rounded_cost(cost)
     kind, weight = ObjectiveKind(terms.objective), spec.weight
     if kind is ObjectiveKind.BACKLOG:
         kind = ObjectiveKind.SAMPLES if spec.work_samples is None else ObjectiveKind.SPEEDUP
         if kind is ObjectiveKind.SAMPLES:
-            # One node of a typical model: makes samples/s comparable with speed-ups.
-            weight /= terms.unknown_curve.reference_rate
+            weight /= terms.samples_per_s_unit
     return _shared_outlook(Aim(kind, spec.min_nodes, weight, pace_samples_per_s), curve, cost)
 
 
