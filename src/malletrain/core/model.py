@@ -71,6 +71,9 @@ class JobSpec(Struct, frozen=True, cache_hash=True):
 class Phase(enum.Enum):
     """What the system means to do with a job; what it does right now is `Job.activity`."""
 
+    #: An enum's own is slow, and every change of a job asks for it.
+    __hash__ = object.__hash__
+
     ACTIVE = "active"
     SUSPENDED = "suspended"
     FINISHED = "finished"

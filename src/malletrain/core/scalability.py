@@ -31,6 +31,8 @@ _SLOPES = np.arange(0.02, 1.25, 0.04)
 _SLOPE_NODES = 16.0
 #: A step's relative deviation that an observation starts from, as if one step had shown it.
 _STEP_SD = 0.1
+#: Step-time models of a smaller share than this are left out.
+_LEAST_WEIGHT = 1e-12
 #: Curves are computed for so many nodes at least.
 _LEAST_SIZE = 64
 #: Curves are fitted to rates and to noise (a variance) of scales with these steps between them, so
@@ -138,7 +140,7 @@ def fit(scalability: Scalability, prior: PriorSettings, reference_rate: float = 
     `reference_rate` only matters without any observation: the curve is then that of the prior,
     scaled to it.
     """
-    evidence = tuple(_evidence(o, prior) for o in scalability.observations)
+    evidence = tuple([_evidence(o, prior) for o in scalability.observations])
     return _curve(evidence, prior, 1.0 if evidence else reference_rate)
 
 
@@ -255,15 +257,18 @@ def _posterior_belief(
     speeds = errors @ precision.sum(axis=0) / total
     errors -= speeds[:, None]
     explained = errors @ precision
-    weights = _normalised(_log_prior(prior) - 0.5 * np.einsum("mo,mo->m", explained, errors))
+    weights = _normalised(_log_prior(prior) - 0.5 * (explained * errors).sum(axis=1))
+    # Most models are out of the question: their share is below the rounding of the others'.
+    likely = np.flatnonzero(weights > _LEAST_WEIGHT)
+    weights, speeds, explained = weights[likely], speeds[likely], explained[likely]
 
     # (num_observations, max_nodes): covariance of each observation with each scale.
     cross = residual * np.minimum.outer(doublings[at], doublings[:max_nodes])
-    log_means = shapes[:, :max_nodes] + speeds[:, None] + explained @ cross
+    log_means = shapes[likely, :max_nodes] + speeds[:, None] + explained @ cross
     kriged = precision @ cross
     variance = (
         residual * doublings[:max_nodes]
-        - np.einsum("on,on->n", cross, kriged)
+        - (cross * kriged).sum(axis=0)
         + (1 - kriged.sum(axis=0)) ** 2 / total
     )
     return _averaged(weights, np.exp(log_means), np.maximum(variance, 0.0))
