@@ -44,9 +44,8 @@ class View:
         self.now_s = now_s = cluster.now_s
         self.settings = cluster.settings
         self.has_deadlines = cluster.settings.objective is ObjectiveKind.DEADLINE
-        is_static = cluster.settings.advisor.kind is AdvisorKind.STATIC
-        #: By model key: what was measured, as far as it counts, and what rescales cost.
-        self.curves: dict[str, Scalability] = {} if is_static else cluster.curves
+        #: What was measured by model key, as far as it counts.
+        self.curves: dict[str, Scalability] = {} if self._is_deaf() else cluster.curves
         self.costs = cluster.rescale_costs
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
@@ -68,6 +67,13 @@ class View:
         self.claimants = [
             job for job in jobs if job.phase is active and (job.retry_at_s <= now_s or job.node_ids)
         ]
+
+    def _is_deaf(self) -> bool:
+        """Whether no measurement changes what is expected of any job."""
+        kind = self.settings.advisor.kind
+        if kind is AdvisorKind.TOLD:
+            return all(job.spec.stated is not None for job in self.cluster.jobs.values())
+        return kind is AdvisorKind.STATIC
 
     def may_run(self, job: Job) -> bool:
         return job.phase is Phase.ACTIVE and job.retry_at_s <= self.now_s
@@ -91,7 +97,7 @@ class View:
         is_mixed = settings.objective is ObjectiveKind.BACKLOG
         return _shared_terms(
             settings.objective.value,
-            self.unknown_curve.reference_rate if is_mixed else 1.0,
+            unknown_curve(self.cluster).reference_rate if is_mixed else 1.0,
             settings.advisor.kind is AdvisorKind.TOLD,
             settings.prior,
             self.cost_of_all,
@@ -100,7 +106,9 @@ class View:
     @cached_property
     def unknown_curve(self) -> Curve:
         """What is assumed of a model that was never measured."""
-        return unknown_curve(self.cluster)
+        return (
+            unknown_curve(self.cluster) if self.curves else fit(Scalability(), self.settings.prior)
+        )
 
     @cached_property
     def cost_of_all(self) -> RescaleCost:
