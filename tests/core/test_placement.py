@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 
 from malletrain.core.model import Node
 from malletrain.core.placement import assign, natural_key
+from malletrain.core.settings import PlacementKind
 
 
 def node(
@@ -101,17 +101,23 @@ def test_a_growing_job_prefers_the_groups_it_holds() -> None:
     assert placed["a"] == ("h2n3", "h2n1", "h2n2", "h2n4")
 
 
-def test_a_job_gets_one_group_where_one_has_room_and_the_tightest_of_them() -> None:
-    free = [*cabinet(1, 6), *cabinet(2, 3), *cabinet(3, 2)]
-    placed = assign({"a": 3, "b": 6}, {}, free, by_id(*free))
-    assert set(placed["a"]) == {"h2n1", "h2n2", "h2n3"}
-    assert {n[:2] for n in placed["b"]} == {"h1"}
+def test_jobs_stand_side_by_side_along_the_line_of_groups() -> None:
+    free = [*cabinet(10, 2), *cabinet(2, 3), *cabinet(1, 2)]
+    placed = assign({"a": 3, "b": 4}, {}, free, by_id(*free))
+    assert placed["a"] == ("h1n1", "h1n2", "h2n1")
+    assert placed["b"] == ("h2n2", "h2n3", "h10n1", "h10n2")
 
 
-def test_a_job_too_large_for_a_group_spans_as_few_as_possible() -> None:
-    free = [*cabinet(1, 2), *cabinet(2, 5), *cabinet(3, 4), *cabinet(4, 1)]
-    placed = assign({"a": 9}, {}, free, by_id(*free))
-    assert Counter(n[:2] for n in placed["a"]) == {"h2": 5, "h3": 4}
+def test_in_join_order_nodes_go_out_as_they_came() -> None:
+    free = [*cabinet(2, 1), *cabinet(1, 1), *cabinet(3, 1)]
+    placed = assign({"a": 2}, {}, free, by_id(*free), PlacementKind.JOIN_ORDER)
+    assert placed["a"] == ("h2n1", "h1n1")
+
+
+def test_by_lifetime_the_longest_lived_go_first() -> None:
+    free = [node("n1", end_s=50.0), node("n2", end_s=90.0), node("n3", end_s=20.0)]
+    placed = assign({"a": 2}, {}, free, by_id(*free), PlacementKind.LIFETIME)
+    assert placed["a"] == ("n2", "n1")
 
 
 def test_a_shrinking_job_gives_up_its_smallest_groups() -> None:

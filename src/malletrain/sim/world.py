@@ -7,6 +7,7 @@ in one event, and one of an older generation changes nothing.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -137,7 +138,8 @@ class World:
 
     def _join(self, intervals: Sequence[IdleInterval], at_s: float) -> list[AnyEvent]:
         nodes = []
-        for interval in intervals:
+        # Those of one moment call in no order of their names.
+        for interval in sorted(intervals, key=lambda i: zlib.crc32(i.node.encode())):
             if interval.node in self._held_since_s:
                 self._returning[interval.node] = interval
                 continue
