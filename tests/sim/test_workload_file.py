@@ -318,9 +318,8 @@ def test_the_papers_files_are_read_whole() -> None:
 
 def test_the_example_shows_every_key_that_jobs_may_have() -> None:
     workload = read(ROOT / "examples" / "replay" / "workload.toml")
-    assert len(workload.jobs) == 30
     assert len({job.curve for job in workload.jobs}) == len(workload.curves) == 3
-    assert {job.work_samples is None for job in workload.jobs} == {True, False}
+    assert all(job.work_samples is not None for job in workload.jobs)
     assert [job.id for job in workload.jobs if job.deadline_at_s is not None] == ["final"]
     assert any(job.job_class for job in workload.jobs)
     for curve in workload.curves.values():

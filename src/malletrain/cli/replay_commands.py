@@ -332,6 +332,8 @@ def _tell(result: ReplayResult, *, as_json: bool, as_full_json: bool) -> None:
         console.print(headline(result), markup=False, highlight=False)
         console.print()
         console.print(table(result))
+        rests_on = f"{len(result.assumptions)} things were assumed, mended or left out"
+        console.print(f"{rests_on}: --report and --json list them.", highlight=False)
 
 
 app.command()(sweep_command.sweep)
