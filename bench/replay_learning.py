@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from bench.harness import Result
 from bench.replays import DAY_S, HPO, IMAGENET, MODES, Case, Figures, core, percent, run_all, spread
-from malletrain.sim.generate import Arrival, GeneratorSettings, Powers
 from malletrain.sim.policies import policy
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions
+from malletrain.workloads.generate import Arrival, GeneratorSettings, Powers
 
 _DAYS = 7.0
 _SEEDS = range(3)

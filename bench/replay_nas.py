@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from bench.harness import Result
 from bench.replays import DAY_S, Case, core, run_all
 from malletrain.report.gains import gain
-from malletrain.sim.generate import Arrival, Nas
 from malletrain.sim.policies import policy
 from malletrain.sim.settings import LedgerKind, ReplayOptions
+from malletrain.workloads.generate import Arrival, Nas
 
 _DAYS = 3.0
 _SEEDS = range(10)
 _JOBS = (35,)
-#: The generator's defaults, whose sources `sim.generate` states. A seed draws the architectures.
+#: The generator's defaults, whose sources `workloads.generate` states. A seed draws the architectures.
 _WORKLOAD = Nas(count=500, arrival=Arrival.AT_ONCE)
 _MAIN = "malletrain"
 _OTHERS = ("freetrain-linear", "freetrain-shuffled", "freetrain-one-curve", "freetrain-oracle")

@@ -21,15 +21,15 @@ from rich.progress import Progress
 from bench.harness import NotRunError
 from malletrain.core.settings import CoreSettings, HorizonSettings, ObjectiveKind
 from malletrain.processes import die_with_parent
-from malletrain.sim import workload_file
 from malletrain.sim.engine import Replay
-from malletrain.sim.generate import GeneratorSettings, generate
 from malletrain.sim.moments import moments
 from malletrain.sim.policies import Policy
 from malletrain.sim.settings import ReplayOptions
-from malletrain.sim.workload import Workload
 from malletrain.traces.load import load
 from malletrain.traces.trace import Trace, TraceOptions
+from malletrain.workloads import file as workload_file
+from malletrain.workloads.generate import GeneratorSettings, generate
+from malletrain.workloads.workload import Workload
 
 #: The papers' public trace and workloads, which are not ours to bundle.
 DATA = Path(os.environ.get("MALLETRAIN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))

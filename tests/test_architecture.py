@@ -12,19 +12,24 @@ import malletrain
 ROOT = Path(malletrain.__file__).parent
 
 #: Modules that know nothing of the product.
-LEAVES = {"errors", "frames", "processes"}
+LEAVES = {"draws", "errors", "frames", "processes"}
 #: Package -> packages of ours that it may import. Modules named alone are allowed as such.
 MAY_IMPORT = {
     "core": {"errors"},
     "allocate": {"core", "errors"},
     "traces": {"core", *LEAVES},
     "batch": {"core", "traces", "clock", *LEAVES},
-    "sim": {"core", "allocate", "traces", "errors"},
+    "workloads": {*LEAVES},
+    "sim": {"core", "allocate", "traces", "workloads", *LEAVES},
+    "replay": {"core", "sim", "traces", "workloads", "config", *LEAVES},
     "train": {"core.model", "wire", *LEAVES},
     "node": {"core.model", "wire", "clock", *LEAVES},
     "live": {"core", "allocate", "batch", "wire", "clock", "config", *LEAVES},
     "report": {"core", "live.store", "sim.results", "errors"},
-    "cli": {"core", "allocate", "batch", "live", "report", "sim", "traces", "config", "errors"},
+    "cli": {
+        *("core", "allocate", "batch", "live", "traces", "workloads", "sim", "replay", "report"),
+        *("config", "errors"),
+    },
 }
 #: What would make the pure layers impure.
 IMPURE = {"time", "datetime", "random", "os", "io", "logging", "socket", "asyncio", "threading"}

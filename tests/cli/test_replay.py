@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from malletrain.cli import words
 from malletrain.cli.main import app
 from malletrain.sim.results import ReplayResult
-from tests.sim.replay_files import write_jobs, write_trace
+from tests.replay.replay_files import write_jobs, write_trace
 
 Run = Callable[..., Result]
 

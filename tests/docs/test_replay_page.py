@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from malletrain.cli.main import app
-from malletrain.sim.generate import from_text
 from malletrain.traces import table
 from malletrain.traces.load import load
 from malletrain.traces.trace import TraceOptions
+from malletrain.workloads.generate import from_text
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "replay.md").read_text()

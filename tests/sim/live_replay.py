@@ -27,9 +27,9 @@ from malletrain.sim.agenda import Agenda
 from malletrain.sim.engine import core_settings
 from malletrain.sim.policies import policy
 from malletrain.sim.settings import ReplayOptions
-from malletrain.sim.workload import Workload
 from malletrain.sim.world import World
 from malletrain.traces.intervals import IdleInterval
+from malletrain.workloads.workload import Workload
 
 _T = TypeVar("_T")
 

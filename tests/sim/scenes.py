@@ -11,8 +11,8 @@ from malletrain.sim.engine import Replay
 from malletrain.sim.policies import policy
 from malletrain.sim.results import PolicyResult
 from malletrain.sim.settings import ReplayOptions
-from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
 from malletrain.traces.intervals import IdleInterval, IntervalEnd, group_of
+from malletrain.workloads.workload import MalleableJob, TrueCurve, Workload
 
 #: 10 samples/s a node.
 LINEAR = TrueCurve((1, 64), (10.0, 640.0))

@@ -17,13 +17,14 @@ from malletrain.core.events import AnyEvent, DecisionTaken, JobSubmitted, NodesL
 from malletrain.core.model import Cluster
 from malletrain.core.settings import CoreSettings, HorizonSettings, ObjectiveKind
 from malletrain.errors import InvariantError
-from malletrain.sim import engine, workload_file
+from malletrain.sim import engine
 from malletrain.sim.engine import Interrupted
 from malletrain.sim.policies import POLICIES
 from malletrain.sim.results import PolicyResult
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions, WorldSettings
 from malletrain.traces.load import load
 from malletrain.traces.trace import TraceOptions
+from malletrain.workloads import file as workload_file
 from tests.sim import scenes
 from tests.sim.scenes import idle, job, workload
 

@@ -8,7 +8,7 @@ from malletrain.core.model import StatedScaling
 from malletrain.core.settings import AdvisorKind
 from malletrain.errors import UsageError
 from malletrain.sim.policies import OVERCLAIM_FACTOR, OVERCLAIM_SHARE, POLICIES, policy
-from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
+from malletrain.workloads.workload import MalleableJob, TrueCurve, Workload
 from tests.sim.scenes import CURVES, job, workload
 
 COSTS_S = (18.0, 12.0)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from malletrain import draws
 from malletrain.core.events import (
     AnyEvent,
     JobFinished,
@@ -22,11 +23,10 @@ from malletrain.core.events import (
     RescaleFailed,
 )
 from malletrain.core.settings import CoreSettings, HorizonSettings, ObjectiveKind
-from malletrain.sim import draws
 from malletrain.sim.results import PolicyResult
 from malletrain.sim.settings import LedgerKind, ReplayOptions, WorldSettings
-from malletrain.sim.workload import MalleableJob
 from malletrain.traces.intervals import IdleInterval
+from malletrain.workloads.workload import MalleableJob
 from tests.sim.scenes import idle, job, replay, workload
 
 #: From an order to a job's first step.

@@ -43,7 +43,7 @@ from malletrain.sim.settings import LedgerKind, ModelIdentity
 from malletrain.traces.files import named_path
 
 if TYPE_CHECKING:
-    from malletrain.sim.compare import Comparison, Progress
+    from malletrain.replay.compare import Comparison, Progress
     from malletrain.sim.policies import Policy
     from malletrain.sim.results import ReplayResult
 
@@ -185,7 +185,7 @@ def replay(
         raise UsageError("--json-full is --json with more: give one of them")
     report, journal, config = (path and named_path(path) for path in (report, journal, config))
     with ends_by_interruption():
-        from malletrain.sim.compare import Comparison
+        from malletrain.replay.compare import Comparison
 
         check_outputs(
             {"--journal": journal, "--report": report},
@@ -240,7 +240,7 @@ def replay(
 
 def _asked(table: dict[str, Any], config: Path | None) -> Any:
     from malletrain.config import Config
-    from malletrain.sim.request import asked
+    from malletrain.replay.request import asked
 
     return asked(table, Config.load(config).core, is_text=True)
 
@@ -254,7 +254,7 @@ def _number_or_text(text: str | None) -> float | str | None:
 
 def _files(jobs: str) -> list[Path]:
     """Return the workload's file, if it is one."""
-    from malletrain.sim.generate import from_text
+    from malletrain.workloads.generate import from_text
 
     return [] if from_text(jobs) is not None else [named_path(jobs)]
 
@@ -266,7 +266,7 @@ def _loaded(path: Path, options: Any) -> Any:
 
 
 def _workloads(text: str) -> Callable[[int], Any]:
-    from malletrain.sim.request import workload
+    from malletrain.replay.request import workload
 
     return cache(partial(workload, text))
 

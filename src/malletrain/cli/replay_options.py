@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from malletrain.errors import UsageError, UserError
-from malletrain.sim.whole_files import whole_file
+from malletrain.replay.whole_files import whole_file
 
 ConfigOption = Annotated[
     Path | None,

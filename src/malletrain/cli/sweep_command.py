@@ -19,12 +19,12 @@ from malletrain.cli.replay_options import (
     writing,
 )
 from malletrain.errors import SweepError, UsageError
-from malletrain.sim.sweep_table import TableFormat
+from malletrain.replay.sweep_table import TableFormat
 from malletrain.traces.files import named_path
 
 if TYPE_CHECKING:
-    from malletrain.sim.sweep import Store
-    from malletrain.sim.workers import Failure
+    from malletrain.replay.sweep import Store
+    from malletrain.replay.workers import Failure
 
 _MOST_TASKS = 100
 
@@ -63,7 +63,7 @@ def sweep(
     Each run is kept once it is done: after Ctrl-C, the same command goes on where it was; what
     was changed is run anew.
     """
-    from malletrain.sim import sweep_table
+    from malletrain.replay import sweep_table
 
     options = pairs("--slurm-option", slurm_option or ())
     if options and not slurm:
@@ -93,8 +93,8 @@ def sweep(
 
 def _store(file: Path, config: Path | None, directory: Path) -> Store:
     from malletrain.config import Config, core_settings
-    from malletrain.sim.sweep import Store
-    from malletrain.sim.sweep_file import read
+    from malletrain.replay.sweep import Store
+    from malletrain.replay.sweep_file import read
 
     base = Config.load(config).core
     store = Store(directory, read(file, lambda table: core_settings(base, table)))
@@ -115,13 +115,13 @@ def _run(
         with progress_bar() as show:
             count = _counter(show, len(runs))
             if slurm_options is not None:
-                from malletrain.sim.cluster import run_on_cluster
+                from malletrain.replay.cluster import run_on_cluster
 
                 tasks = workers or _MOST_TASKS
                 return run_on_cluster(
                     store, runs, tasks, slurm_options, folder=directory / "slurm", on_done=count
                 )
-            from malletrain.sim.workers import run_all
+            from malletrain.replay.workers import run_all
 
             return run_all(store, runs, workers or len(os.sched_getaffinity(0)), count)
     except KeyboardInterrupt:

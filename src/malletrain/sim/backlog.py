@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from malletrain.errors import UsageError
 from malletrain.sim.settings import ReplayOptions
-from malletrain.sim.workload import MalleableJob, Workload
+from malletrain.workloads.workload import MalleableJob, Workload
 
 
 class Backlog:

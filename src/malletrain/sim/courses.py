@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from malletrain.sim import draws
+from malletrain import draws
 from malletrain.sim.run import Run
 from malletrain.sim.settings import WorldSettings
 

@@ -34,9 +34,9 @@ from malletrain.sim.outcome import Account, checked_totals, compared_curves, job
 from malletrain.sim.policies import Policy
 from malletrain.sim.results import PolicyResult
 from malletrain.sim.settings import ReplayOptions
-from malletrain.sim.workload import Workload
 from malletrain.sim.world import World
 from malletrain.traces.intervals import IdleInterval
+from malletrain.workloads.workload import Workload
 
 #: Decisions at one point in time after which it is clear that they never settle.
 _MOST_ROUNDS = 1000

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from functools import partial
 from itertools import count
 
+from malletrain import draws
 from malletrain.core.events import AnyEvent, ProgressReported
 from malletrain.core.scalability import MEMORY_STEPS
-from malletrain.sim import draws
 from malletrain.sim.agenda import Agenda
 from malletrain.sim.run import Run
 from malletrain.sim.settings import WorldSettings

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from malletrain.sim import draws
+from malletrain import draws
 from malletrain.sim.settings import LedgerKind, ReplayOptions
 from malletrain.traces.intervals import IdleInterval, IntervalEnd
 

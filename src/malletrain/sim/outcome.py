@@ -12,8 +12,8 @@ from malletrain.errors import InvariantError
 from malletrain.sim.results import CurveComparison, JobResult, NodeSeconds
 from malletrain.sim.run import Run
 from malletrain.sim.settings import ModelIdentity
-from malletrain.sim.workload import Workload
 from malletrain.sim.world import World
+from malletrain.workloads.workload import Workload
 
 #: Of each sum; what is beyond is no rounding.
 _TOLERANCE = 1e-9

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from malletrain import draws
 from malletrain.core.model import StatedScaling
 from malletrain.core.settings import AdvisorKind
 from malletrain.errors import UsageError
-from malletrain.sim import draws
-from malletrain.sim.tables import suggest
-from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
+from malletrain.workloads.tables import suggest
+from malletrain.workloads.workload import MalleableJob, TrueCurve, Workload
 
 #: The share of users that overclaim, and what they multiply their throughput by.
 OVERCLAIM_SHARE = 0.2

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from malletrain.sim.recorder import Recorder
-from malletrain.sim.workload import MalleableJob
+from malletrain.workloads.workload import MalleableJob
 
 
 @dataclass(slots=True)

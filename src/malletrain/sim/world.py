@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from malletrain import draws
 from malletrain.core.actions import ReleaseNodes, Rescale, Stop, WakeAt
 from malletrain.core.events import (
     AnyEvent,
@@ -26,7 +27,6 @@ from malletrain.core.events import (
     WokeUp,
 )
 from malletrain.core.model import JobSpec, Node
-from malletrain.sim import draws
 from malletrain.sim.agenda import Agenda
 from malletrain.sim.backlog import Backlog
 from malletrain.sim.courses import Courses, ExactCourses, PapersCourses, stalls_s
@@ -36,8 +36,8 @@ from malletrain.sim.policies import Policy
 from malletrain.sim.recorder import Recorder
 from malletrain.sim.run import Order, Run
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions
-from malletrain.sim.workload import MalleableJob, Workload
 from malletrain.traces.intervals import IdleInterval
+from malletrain.workloads.workload import MalleableJob, Workload
 
 _RELEASED = "released"
 

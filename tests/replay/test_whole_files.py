@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.sim.whole_files import whole_file
+from malletrain.replay.whole_files import whole_file
 
 
 def test_a_file_is_there_once_it_is_whole(tmp_path: Path) -> None:

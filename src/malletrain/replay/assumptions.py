@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from malletrain.replay.request import Asked, learns
 from malletrain.sim.policies import Policy
-from malletrain.sim.request import Asked, learns
 from malletrain.sim.settings import LedgerKind, ModelIdentity, WorldSettings
-from malletrain.sim.workload import Workload
+from malletrain.workloads.workload import Workload
 
 
 def assumptions(

@@ -57,10 +57,10 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from malletrain.draws import exponential, normal, uniform
 from malletrain.errors import WorkloadError
-from malletrain.sim import tables
-from malletrain.sim.draws import exponential, normal, uniform
-from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
+from malletrain.workloads import tables
+from malletrain.workloads.workload import MalleableJob, TrueCurve, Workload
 
 
 class Arrival(enum.Enum):

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from malletrain.errors import WorkloadError
-from malletrain.sim.generate import KINDS, GeneratorSettings, from_text, generate
-from malletrain.sim.workload import TrueCurve, Workload
+from malletrain.workloads.generate import KINDS, GeneratorSettings, from_text, generate
+from malletrain.workloads.workload import TrueCurve, Workload
 
 DATA = Path(os.environ.get("MALLETRAIN_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

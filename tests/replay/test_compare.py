@@ -8,14 +8,14 @@ import pytest
 
 from malletrain.core.settings import CoreSettings
 from malletrain.errors import UsageError
-from malletrain.sim.compare import Comparison, Progress, part
+from malletrain.replay.compare import Comparison, Progress, part
+from malletrain.replay.request import asked, prepared, workload
 from malletrain.sim.engine import Interrupted
 from malletrain.sim.policies import policy
-from malletrain.sim.request import asked, prepared, workload
 from malletrain.traces.load import load
 from malletrain.traces.stats import summary
 from malletrain.traces.trace import Trace, TraceOptions
-from tests.sim.replay_files import write_jobs, write_trace
+from tests.replay.replay_files import write_jobs, write_trace
 
 
 @pytest.fixture

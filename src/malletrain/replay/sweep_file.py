@@ -37,13 +37,13 @@ from msgspec import Struct
 
 from malletrain.core.settings import CoreSettings
 from malletrain.errors import SweepError, UserError
-from malletrain.sim import tables
-from malletrain.sim.generate import from_text
+from malletrain.replay.request import Asked, asked
+from malletrain.replay.sweep import Run, Sweep
 from malletrain.sim.policies import policy
-from malletrain.sim.request import Asked, asked
-from malletrain.sim.sweep import Run, Sweep
 from malletrain.traces.files import named_path
 from malletrain.traces.trace import TraceOptions
+from malletrain.workloads import tables
+from malletrain.workloads.generate import from_text
 
 _MOST_RUNS = 1_000_000
 

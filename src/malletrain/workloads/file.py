@@ -44,9 +44,9 @@ import msgspec
 from msgspec import Struct
 
 from malletrain.errors import WorkloadError
-from malletrain.sim import tables
-from malletrain.sim.generate import KINDS, from_table, generate
-from malletrain.sim.workload import MalleableJob, TrueCurve, Workload
+from malletrain.workloads import tables
+from malletrain.workloads.generate import KINDS, from_table, generate
+from malletrain.workloads.workload import MalleableJob, TrueCurve, Workload
 
 _MOST_JOBS = 100_000
 _MOST_NODES = 1_000_000

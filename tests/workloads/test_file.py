@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from malletrain.errors import UserError, WorkloadError
-from malletrain.sim.generate import from_text, generate
-from malletrain.sim.workload import MalleableJob, TrueCurve
-from malletrain.sim.workload_file import read
+from malletrain.workloads.file import read
+from malletrain.workloads.generate import from_text, generate
+from malletrain.workloads.workload import MalleableJob, TrueCurve
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("MALLETRAIN_TEST_DATA", ROOT.parent / "shared" / "data"))

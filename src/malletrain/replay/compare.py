@@ -8,15 +8,15 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from malletrain.sim import request as requests
-from malletrain.sim.assumptions import assumptions
+from malletrain.replay import request as requests
+from malletrain.replay.assumptions import assumptions
+from malletrain.replay.request import Asked
 from malletrain.sim.engine import Interrupted, Replay
 from malletrain.sim.policies import Policy
-from malletrain.sim.request import Asked
 from malletrain.sim.results import PolicyResult, ReplayResult
-from malletrain.sim.workload import Workload
 from malletrain.traces.stats import most_idle_nodes, summary
 from malletrain.traces.trace import Trace
+from malletrain.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

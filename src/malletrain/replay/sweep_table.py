@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from malletrain.errors import SweepError
 
 if TYPE_CHECKING:
-    from malletrain.sim.sweep import Row
+    from malletrain.replay.sweep import Row
 
 _Value = str | int | float | bool | None
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from malletrain.sim.draws import exponential, normal, uniform
+from malletrain.draws import exponential, normal, uniform
 
 COUNT = 20_000
 
@@ -82,7 +82,7 @@ def test_neighbouring_keys_are_uncorrelated(step: int) -> None:
 
 def test_the_normal_has_no_infinite_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     for bits in (0, 2**64 - 1):
-        monkeypatch.setattr("malletrain.sim.draws._bits", lambda _seed, _key, bits=bits: bits)
+        monkeypatch.setattr("malletrain.draws._bits", lambda _seed, _key, bits=bits: bits)
         assert math.isfinite(normal(1))
         assert math.isfinite(exponential(1, 1.0))
         assert 0 <= uniform(1) < 1

@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from malletrain import __version__
 from malletrain.errors import SweepError, UsageError
+from malletrain.replay.request import ADAPTIVE, Asked, changed, check, flat, prepared, workload
+from malletrain.replay.whole_files import whole_file
 from malletrain.sim.engine import Replay
-from malletrain.sim.generate import from_text
 from malletrain.sim.policies import policy
-from malletrain.sim.request import ADAPTIVE, Asked, changed, check, flat, prepared, workload
 from malletrain.sim.results import PolicyResult
-from malletrain.sim.whole_files import whole_file
 from malletrain.traces.load import load
 from malletrain.traces.trace import Trace, TraceOptions
+from malletrain.workloads.generate import from_text
 
 #: One value a run; the rest of its result is lists.
 Row = dict[str, str | int | float | bool | None]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from malletrain.errors import UserError
-from malletrain.sim.sweep import Run, Store
-from malletrain.sim.workers import Failure, attempt
+from malletrain.replay.sweep import Run, Store
+from malletrain.replay.workers import Failure, attempt
 
 if TYPE_CHECKING:
     from submitit import Job

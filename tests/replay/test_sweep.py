@@ -14,12 +14,12 @@ import pytest
 from malletrain import config
 from malletrain.core.settings import CoreSettings
 from malletrain.errors import SweepError
-from malletrain.sim import sweep, sweep_table, workers
-from malletrain.sim.cluster import run_on_cluster
-from malletrain.sim.sweep import Row, Store
-from malletrain.sim.sweep_file import read
-from malletrain.sim.sweep_table import TableFormat
-from tests.sim.replay_files import write_jobs, write_trace
+from malletrain.replay import sweep, sweep_table, workers
+from malletrain.replay.cluster import run_on_cluster
+from malletrain.replay.sweep import Row, Store
+from malletrain.replay.sweep_file import read
+from malletrain.replay.sweep_table import TableFormat
+from tests.replay.replay_files import write_jobs, write_trace
 
 SWEEP = """
 trace = "idle.csv"
@@ -170,7 +170,7 @@ def workers_of_this_process() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if any("malletrain.sim.workers" in word for word in child.cmdline())
+        if any("malletrain.replay.workers" in word for word in child.cmdline())
     ]
 
 
@@ -191,9 +191,9 @@ import sys
 from pathlib import Path
 from malletrain import config
 from malletrain.core.settings import CoreSettings
-from malletrain.sim import workers
-from malletrain.sim.sweep import Store
-from malletrain.sim.sweep_file import read
+from malletrain.replay import workers
+from malletrain.replay.sweep import Store
+from malletrain.replay.sweep_file import read
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])

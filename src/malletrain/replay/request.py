@@ -11,14 +11,15 @@ from msgspec.structs import replace
 
 from malletrain.core.settings import AdvisorKind, CoreSettings, ObjectiveKind, PlacementKind
 from malletrain.errors import UsageError, WorkloadError
-from malletrain.sim import tables, workload_file
-from malletrain.sim.generate import from_text, generate
 from malletrain.sim.policies import Policy
 from malletrain.sim.settings import LedgerKind, ModelIdentity, ReplayOptions, WorldSettings
-from malletrain.sim.workload import Workload
 from malletrain.traces.files import named_path
 from malletrain.traces.stats import most_idle_nodes
 from malletrain.traces.trace import Trace
+from malletrain.workloads import file as workload_file
+from malletrain.workloads import tables
+from malletrain.workloads.generate import from_text, generate
+from malletrain.workloads.workload import Workload
 
 WEIGHTED = "weighted"
 #: By name. The core's samples heed weights: those that do not are samples of a workload without.

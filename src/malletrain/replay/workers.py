@@ -16,9 +16,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from malletrain.sim.sweep import Run, Store
+from malletrain.replay.sweep import Run, Store
 
-_MAIN = "import sys; from malletrain.sim.workers import serve; serve(int(sys.argv[1]))"
+_MAIN = "import sys; from malletrain.replay.workers import serve; serve(int(sys.argv[1]))"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Workloads: malleable jobs and how their models truly scale, read or drawn."""
