@@ -141,6 +141,13 @@ def test_a_shrink_under_way_ends_before_the_next_begins(world: World) -> None:
     assert world.feed(first).actions == (Rescale("job", 3, ("a1",)), ReleaseNodes(("a3",)))
 
 
+def test_a_job_far_too_large_for_the_machine_costs_the_others_nothing(world: World) -> None:
+    world.submit(spec("huge", least=10**6, most=10**6), spec("small"))
+    world.join("a1", "a2")
+    assert world.job("huge").activity is Activity.WAITING
+    assert world.job("small").node_ids == ("a1", "a2")
+
+
 def test_a_joiner_that_is_asked_back_is_given_back_at_once(world: World) -> None:
     world.is_patient = True
     world.join("a1")

@@ -49,7 +49,7 @@ class View:
         self.costs = cluster.rescale_costs
         self.leaving = [n for n in cluster.nodes.values() if n.leaving_at_s is not None]
         self._leaving_ids = {node.id for node in self.leaving}
-        self.num_nodes = len(cluster.nodes)
+        self.num_nodes = num_nodes = len(cluster.nodes)
         #: No job has more: the nodes there are, up to a power of two, so that one more or less
         #: changes no claim.
         self.limit = 1 << self.num_nodes.bit_length()
@@ -63,9 +63,12 @@ class View:
         #: Active jobs that back off, with nodes or without.
         self.backing_off = [job for job in jobs if job.retry_at_s > now_s and job.phase is active]
         #: Active jobs that may have nodes now, in order of submission: all but those that wait
-        #: out a back-off, which keep what they have.
+        #: out a back-off, which keep what they have, and those that need more nodes than there are.
         self.claimants = [
-            job for job in jobs if job.phase is active and (job.retry_at_s <= now_s or job.node_ids)
+            job
+            for job in jobs
+            if job.phase is active
+            and (job.node_ids or (job.retry_at_s <= now_s and job.spec.min_nodes <= num_nodes))
         ]
 
     def _is_deaf(self) -> bool:
