@@ -11,7 +11,7 @@ from malletrain.sim.policies import policy
 from malletrain.sim.settings import LedgerKind, ReplayOptions
 from malletrain.workloads.generate import Arrival, Nas
 
-_DAYS = 3.0
+_DAYS = 2.0
 _SEEDS = range(10)
 _JOBS = (35,)
 #: The generator's defaults, whose sources `workloads.generate` states. A seed draws the architectures.
