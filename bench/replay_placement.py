@@ -22,7 +22,10 @@ _MIN_GAIN_DEAR = 15.0
 
 def run() -> Iterator[Result]:
     scenes = [
-        (mode, jobs, factor) for mode in MODES for jobs in (35, 100) for factor in (1.0, _DEAR)
+        (mode, jobs, factor)
+        for mode in ("finite",)
+        for jobs in (35, 100)
+        for factor in (1.0, _DEAR)
     ]
     found = run_all(
         {
