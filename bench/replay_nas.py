@@ -14,7 +14,7 @@ from malletrain.workloads.generate import Arrival, Nas
 _DAYS = 2.0
 _SEEDS = range(10)
 _JOBS = (35,)
-#: The generator's defaults, whose sources `workloads.generate` states. A seed draws the architectures.
+#: Defaults, whose sources `workloads.generate` states. A seed draws the architectures.
 _WORKLOAD = Nas(count=500, arrival=Arrival.AT_ONCE)
 _MAIN = "malletrain"
 _OTHERS = ("freetrain-linear", "freetrain-shuffled", "freetrain-one-curve", "freetrain-oracle")
