@@ -15,15 +15,23 @@ from malletrain.core.events import (
     RescaleDone,
 )
 
-_QUIET = (ProgressReported, CheckpointSaved, JobNoted, JobsForgotten)
+_QUIET = (ProgressReported, CheckpointSaved, JobNoted)
 
 
-def is_quiet(event: AnyEvent) -> bool:
-    """Whether it changes what is known, but seldom what is to be done."""
+def is_moot(event: AnyEvent) -> bool:
+    """Whether all is as it was decided: nothing is owed for it.
+
+    Should a job that is done with growing be wanted otherwise by now, its first report shows it.
+    """
     match event:
         case NodesLost(were_released=True) | RescaleDone(frees_nodes=False):
             return True
-    return isinstance(event, _QUIET)
+    return isinstance(event, JobsForgotten)
+
+
+def is_quiet(event: AnyEvent) -> bool:
+    """Whether it changes at most what is known, and seldom what is to be done."""
+    return isinstance(event, _QUIET) or is_moot(event)
 
 
 @dataclass(slots=True)
@@ -37,7 +45,7 @@ class Pace:
 
     def is_due(self, events: Sequence[AnyEvent], now_s: float) -> bool:
         """Take note of what happened, and say whether to decide now; else see `due_at_s`."""
-        self.is_owed = self.is_owed or bool(events)
+        self.is_owed = self.is_owed or not all(map(is_moot, events))
         if not self.is_owed:
             return False
         return now_s >= self.due_at_s or not all(map(is_quiet, events))
