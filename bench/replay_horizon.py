@@ -11,7 +11,7 @@ from malletrain.sim.policies import policy
 from malletrain.sim.settings import LedgerKind, ReplayOptions, WorldSettings
 
 #: Most of what a week shows: the jobs come after the first twenty hours.
-_DAYS = 4.0
+_DAYS = 3.0
 _POLICIES = ("freetrain-oracle",)
 _FACTORS = (1.0, 5.0, 20.0)
 _PAPERS_S = 10.0
