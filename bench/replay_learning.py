@@ -129,7 +129,7 @@ def _results(
 
 
 def _least(scene: _Scene, player: _Player) -> float | None:
-    """Return what the issue of learning asks for, None where it asks for nothing."""
+    """Return what must be reached, None where nothing must."""
     if player.policy != _LEARNER:
         return None
     if scene in _POWERS:

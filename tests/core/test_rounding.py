@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.core.model import Cluster, Job, JobSpec, StatedScaling
-from malletrain.core.rescale_cost import ANY_MODEL, cost_for, learned
+from malletrain.core.rescale_cost import ANY_MODEL, learned
 from malletrain.core.rounding import rounded
 from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings, PriorSettings
+from malletrain.core.view import View
 
 PRIOR = PriorSettings()
 
@@ -35,16 +36,16 @@ def job(stated: StatedScaling | None = None) -> Job:
 
 def test_learned_costs_are_decided_by_in_steps_and_kept_as_they_are() -> None:
     costs = learned({}, "net", is_up=True, stall_s=17.123, prior=PRIOR)
-    decided = cost_for(Cluster(rescale_costs=costs), job())
+    decided = View(Cluster(rescale_costs=costs)).outlook(job()).cost
     assert decided.scale_up_s == pytest.approx(costs["net"].scale_up_s, rel=0.05)
     assert decided.scale_up_s == rounded(costs["net"].scale_up_s, 0.1)
     other = learned({}, "other", is_up=True, stall_s=17.123, prior=PRIOR)
     assert other["other"] == other[ANY_MODEL]
-    assert cost_for(Cluster(rescale_costs=other), job()) is decided
+    assert View(Cluster(rescale_costs=other)).outlook(job()).cost is decided
 
 
 def test_stated_costs_are_decided_by_to_the_letter() -> None:
     told = CoreSettings(advisor=AdvisorSettings(kind=AdvisorKind.TOLD))
     stated = StatedScaling((1,), (10.0,), scale_up_s=17.123, scale_down_s=11.321)
-    cost = cost_for(Cluster(settings=told), job(stated))
+    cost = View(Cluster(settings=told)).outlook(job(stated)).cost
     assert (cost.scale_up_s, cost.scale_down_s) == (17.123, 11.321)

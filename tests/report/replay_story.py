@@ -113,6 +113,7 @@ def _run(
     return PolicyResult(
         policy=policy,
         seed=seed,
+        length_s=DAY_S,
         done_samples=done_samples,
         done_one_node_s=0.8 * (node_s.training + node_s.profiling),
         makespan_s=max(ended) if len(ended) == len(told) else None,

@@ -159,3 +159,13 @@ def test_numbers_are_written_for_people() -> None:
     gains = [say.more(Gain(0.081, 0.077, 0.085, 3)), say.more(Gain(-0.05, None, None, 1))]
     assert gains == ["+8.1% ± 0.4", "\N{MINUS SIGN}5.0%"]
     assert say.more(None) == "\N{EN DASH}"
+
+
+def test_a_run_that_was_interrupted_is_not_compared_with_whole_ones() -> None:
+    result = replay(seeds=1)
+    first, *others = result.policies
+    cut = replace(first, length_s=first.length_s / 2, done_one_node_s=first.done_one_node_s / 2)
+    outcome, *rest = outcomes(replace(result, policies=(cut, *others), is_complete=False))
+    # As many dedicated nodes as before, in half the time; and no gain over whole runs.
+    assert outcome.dedicated_nodes == pytest.approx(first.done_one_node_s / first.length_s)
+    assert all(other.work_gain is None and other.samples_gain is None for other in rest)

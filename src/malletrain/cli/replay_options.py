@@ -17,7 +17,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="A configuration file; its table [core] says how decisions are taken.",
+        help="A configuration file; its table core says how decisions are taken.",
         dir_okay=False,
     ),
 ]

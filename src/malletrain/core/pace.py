@@ -1,4 +1,4 @@
-"""When to decide: at once after news, not more than so often after mere measurements."""
+"""When to decide: at once after news, now and then after measurements, else not."""
 
 from __future__ import annotations
 

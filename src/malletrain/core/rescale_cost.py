@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from malletrain.core.model import Cluster, Job, RescaleCost
+from malletrain.core.model import Cluster, RescaleCost
 from malletrain.core.rounding import rounded
-from malletrain.core.settings import AdvisorKind, PriorSettings
+from malletrain.core.settings import PriorSettings
 
 #: The key of what all models together have shown: what is assumed of one never rescaled.
 ANY_MODEL = ""
@@ -21,14 +21,6 @@ _STEP = 0.1
 def prior_cost(prior: PriorSettings) -> RescaleCost:
     """Return the cost assumed of a model that was never rescaled."""
     return RescaleCost(scale_up_s=prior.scale_up_s, scale_down_s=prior.scale_down_s)
-
-
-def cost_for(cluster: Cluster, job: Job) -> RescaleCost:
-    """Return the cost to decide by for a job: what was stated, for the advisor that is told."""
-    stated = job.spec.stated
-    if cluster.settings.advisor.kind is AdvisorKind.TOLD and stated is not None:
-        return RescaleCost(stated.scale_up_s, stated.scale_down_s)
-    return model_cost(cluster, job.spec.model_key)
 
 
 def model_cost(cluster: Cluster, model_key: str) -> RescaleCost:

@@ -22,7 +22,7 @@ class ObjectiveKind(enum.Enum):
 
 
 class PlacementKind(enum.Enum):
-    #: Jobs keep to few groups (cabinets, switches): nodes leave by group.
+    #: Along the line of groups (cabinets, switches), by which nodes leave; first those it has.
     GROUP = "group"
     #: Nodes are given out as they came. For comparison.
     JOIN_ORDER = "join-order"

@@ -78,7 +78,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     #: None: the trace's start; with the papers' ledger, the first submission.
     from_s: float | None = msgspec.field(name="from", default=None)
     until_s: float | None = msgspec.field(name="until", default=None)
-    progress_decide_s: float = 5.0
     world: WorldSettings = WorldSettings()
     core: CoreSettings = CoreSettings()
 
@@ -159,7 +158,6 @@ def prepared(request: Asked, jobs: Workload, seed: int) -> tuple[Workload, Repla
         from_s=starts_at_s(request, jobs),
         until_s=request.until_s,
         seed=seed,
-        progress_decide_s=request.progress_decide_s,
     )
     return jobs, options
 

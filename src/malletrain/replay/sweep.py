@@ -86,12 +86,13 @@ class Store:
             self.sweep.runs, lambda run: (run.jobs, id(run.request))
         ):
             runs = list(group)
-            first = runs[0]
             policies = [policy(name) for name in dict.fromkeys(run.policy for run in runs)]
-            try:
-                check(first.request, trace, workload(jobs, first.seed), policies)
-            except UsageError as error:
-                raise SweepError(f"{first.label}: {error}") from error
+            first_of_seed = {run.seed: run for run in reversed(runs)}
+            for seed, run in sorted(first_of_seed.items()):
+                try:
+                    check(run.request, trace, workload(jobs, seed), policies)
+                except UsageError as error:
+                    raise SweepError(f"{run.label}: {error}") from error
 
     def is_done(self, run: Run) -> bool:
         return self._result(run) is not None

@@ -120,11 +120,12 @@ def _outcome(
     spans = [run.makespan_s for run in runs if run.makespan_s is not None]
     taken_back = sum(nodes * moments for nodes, moments in result.trace.leave_sizes)
     overtime_node_s = statistics.fmean(run.overtime_node_s for run in runs)
-    work = statistics.fmean(run.done_one_node_s for run in runs)
     return Outcome(
         policy=runs[0].policy,
         runs=tuple(runs),
-        dedicated_nodes=work / result.trace.length_s if result.trace.length_s else 0.0,
+        dedicated_nodes=statistics.fmean(
+            run.done_one_node_s / run.length_s if run.length_s else 0.0 for run in runs
+        ),
         node_s=NodeSeconds(
             **{
                 name: statistics.fmean(getattr(run.node_s, name) for run in runs)
@@ -144,11 +145,12 @@ def _gain(
     those: Sequence[PolicyResult],
     figure: Callable[[PolicyResult], float | None],
 ) -> Gain | None:
-    """Return what these gain over those, of the seeds that both have."""
+    """Return what these gain over those, of the seeds that both have for the same time."""
     if these[0].policy == those[0].policy:
         return None
-    by_seed = {run.seed: figure(run) for run in those}
-    pairs = [(figure(run), by_seed[run.seed]) for run in these if run.seed in by_seed]
+    theirs = {(run.seed, run.length_s): figure(run) for run in those}
+    ours = {(run.seed, run.length_s): figure(run) for run in these}
+    pairs = [(figure_, theirs[key]) for key, figure_ in ours.items() if key in theirs]
     known = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
     if not known or len(known) < len(pairs):
         return None

@@ -40,7 +40,7 @@ from malletrain.workloads.workload import Workload
 
 #: Decisions at one point in time after which it is clear that they never settle.
 _MOST_ROUNDS = 1000
-_PROGRESS_EVERY_EVENTS = 200
+_PROGRESS_EVERY_STEPS = 200
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing is wrong
@@ -88,11 +88,11 @@ class Replay:
         Raises:
             InvariantError: the ledger does not add up: a bug of ours.
         """
-        batches = 0
+        steps = 0
         while (at_s := self._next_at_s()) is not None and at_s < self._end_s:
             self._step(at_s)
-            batches += 1
-            if on_progress and batches % _PROGRESS_EVERY_EVENTS == 0:
+            steps += 1
+            if on_progress and steps % _PROGRESS_EVERY_STEPS == 0:
                 try:
                     on_progress(at_s, self._end_s)
                 except Interrupted:
@@ -157,6 +157,7 @@ class Replay:
         return PolicyResult(
             policy=self._policy.name,
             seed=self._options.seed,
+            length_s=end_s - self._options.from_s,
             done_samples=sum(job.done_samples for job in jobs),
             done_one_node_s=sum(a.run.samples / a.run.rates[1] for a in accounts),
             makespan_s=max(ends) - max(min(submitted), self._options.from_s) if is_done else None,

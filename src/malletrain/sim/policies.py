@@ -30,7 +30,6 @@ class Policy:
     """
 
     name: str
-    about: str
     advisor: AdvisorKind = AdvisorKind.STATIC
     #: Of `allocate.ALLOCATORS`.
     allocator: str = "exact"
@@ -79,31 +78,19 @@ def _overclaimed(workload: Workload, job: MalleableJob, seed: int) -> TrueCurve:
 
 _TOLD = AdvisorKind.TOLD
 _ALL = (
-    Policy("malletrain", "knows nothing and learns, informed", AdvisorKind.INFORMED),
-    Policy(
-        "malletrain-inverse-order",
-        "profiles every job from its largest scale down, as the MalleTrain paper does",
-        AdvisorKind.INVERSE_ORDER,
-    ),
-    Policy("static-prior", "takes one typical curve for all, and never learns"),
-    Policy("freetrain-oracle", "is told the true curves", _TOLD, states=_true),
-    Policy("freetrain-linear", "is told that all jobs scale linearly", _TOLD, states=_linear),
-    Policy("freetrain-one-curve", "is told one job's curve for all", _TOLD, states=_one_for_all),
-    Policy(
-        "freetrain-shuffled",
-        "is told another model's curve for each",
-        _TOLD,
-        states=_another_models,
-    ),
-    Policy(
-        "freetrain-overclaim",
-        f"is told {OVERCLAIM_FACTOR:g} times the truth by {OVERCLAIM_SHARE:.0%} of the users",
-        _TOLD,
-        states=_overclaimed,
-    ),
-    Policy("equal-share", "gives all jobs as many nodes", allocator="equal-share"),
-    Policy("fifo", "starts jobs in their order, as large as they can be", allocator="fifo"),
-    Policy("greedy", "adds node by node where it gains most", _TOLD, "greedy", states=_true),
+    Policy("malletrain", AdvisorKind.INFORMED),
+    # Profiles every job from its largest scale down, as the MalleTrain paper does.
+    Policy("malletrain-inverse-order", AdvisorKind.INVERSE_ORDER),
+    # Takes one typical curve for all, and never learns.
+    Policy("static-prior"),
+    Policy("freetrain-oracle", _TOLD, states=_true),
+    Policy("freetrain-linear", _TOLD, states=_linear),
+    Policy("freetrain-one-curve", _TOLD, states=_one_for_all),
+    Policy("freetrain-shuffled", _TOLD, states=_another_models),
+    Policy("freetrain-overclaim", _TOLD, states=_overclaimed),
+    Policy("equal-share", allocator="equal-share"),
+    Policy("fifo", allocator="fifo"),
+    Policy("greedy", _TOLD, "greedy", states=_true),
 )
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in _ALL}
 

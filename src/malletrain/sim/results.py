@@ -74,6 +74,8 @@ class Series(Struct, frozen=True, kw_only=True):
 class PolicyResult(Struct, frozen=True, kw_only=True):
     policy: str
     seed: int
+    #: How much of the trace was replayed: less than asked for where it was interrupted.
+    length_s: float
     done_samples: float
     #: Samples done of each job divided by what its true curve does on one node, summed: work of
     #: different models made comparable, in node-seconds of one dedicated node each.

@@ -86,5 +86,6 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
     from_s: float = 0.0
     until_s: float | None = None
     seed: int = 0
-    #: Measurements alone lead to a decision at most this often.
+    #: Measurements alone lead to a decision at most this often: as often as live ones are written
+    #: to the journal.
     progress_decide_s: float = 5.0

@@ -87,6 +87,7 @@ class _SetTable(_JobTable, frozen=True, kw_only=True):
 class _File(Struct, frozen=True, kw_only=True):
     source: str = ""
     #: Of the papers' files, which name the trace they go with; times count from its start.
+    #: As the papers' files have it; times count from the trace's start, whenever that was.
     trace_start_epoch_s: float | None = None
     curves: dict[str, Any] = {}
     jobs: list[dict[str, Any]] = []
