@@ -41,7 +41,7 @@ def run() -> Iterator[Result]:
         _Scene(name, workload, mode, jobs, factor)
         for name in _POLICIES
         for workload in (IMAGENET, HPO)
-        for mode in ("finite",)
+        for mode in ("endless",)
         for jobs in (35, 100)
         for factor in _FACTORS
     ]
