@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from malletrain.cli import words
-from malletrain.cli.interruption import INTERRUPTED_STATUS, ends_by_interruption
+from malletrain.cli.interruption import INTERRUPTED_STATUS, ends_by_interruption, interruption_asked
 from malletrain.cli.replay_options import (
     ConfigOption,
     check_outputs,
@@ -123,7 +123,16 @@ def _run(
                 )
             from malletrain.replay.workers import run_all
 
-            return run_all(store, runs, workers or len(os.sched_getaffinity(0)), count)
+            with interruption_asked() as is_interrupted:
+
+                def count_or_stop(more: int) -> None:
+                    count(more)
+                    # Here nothing is held that an interruption anywhere could leave locked.
+                    if is_interrupted():
+                        raise KeyboardInterrupt  # noqa: TRY301
+
+                num_workers = workers or len(os.sched_getaffinity(0))
+                return run_all(store, runs, num_workers, count_or_stop)
     except KeyboardInterrupt:
         return None
 

@@ -18,6 +18,9 @@ from typing import Any
 
 from malletrain.replay.sweep import Run, Store
 
+#: How often `on_done` is called though nothing is done: it may break the work off.
+_POLL_EVERY_S = 0.2
+
 _MAIN = "import sys; from malletrain.replay.workers import serve; serve(int(sys.argv[1]))"
 
 
@@ -78,7 +81,9 @@ def run_all(
         while waiting or busy:
             while waiting and len(busy) < num_workers:
                 busy.append(_Worker(store, waiting.popleft()))
-            ready = wait([worker.connection for worker in busy])
+            ready = wait([worker.connection for worker in busy], timeout=_POLL_EVERY_S)
+            if not ready:
+                on_done(0)
             for worker in [worker for worker in busy if worker.connection in ready]:
                 why, is_there = worker.answer()
                 if why:
