@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 
 from malletrain.core.model import Node
@@ -103,19 +103,16 @@ class _Line:
 
     def take(self, count: int, groups: Sequence[str]) -> list[str]:
         """Give up to `count` nodes, of these groups first."""
-        taken: list[str] = []
-        for group in groups:
-            ids = self._by_group.get(group, ())
-            taken += self._give((n for n in ids if n not in self._given), count - len(taken))
+        own = chain.from_iterable(self._by_group.get(group, ()) for group in groups)
+        taken = list(islice((n for n in own if n not in self._given), max(count, 0)))
+        self._given.update(taken)
         while len(taken) < count and self._next < len(self._ids):
-            taken += self._give(self._ids[self._next : self._next + 1], 1)
+            node_id = self._ids[self._next]
             self._next += 1
+            if node_id not in self._given:
+                self._given.add(node_id)
+                taken.append(node_id)
         return taken
-
-    def _give(self, ids: Iterable[str], count: int) -> list[str]:
-        given = [n for n in islice(ids, max(count, 0)) if n not in self._given]
-        self._given.update(given)
-        return given
 
 
 @lru_cache(maxsize=65536)
