@@ -15,6 +15,12 @@ checkpoint_every_s = 60.0
 
 [local]                # the local batch system
 max_nodes = 8
+
+[scavenge]             # pilots in the queue of a batch system, whichever it is
+max_nodes = 64
+
+[slurm]                # how Slurm is asked for them; [pbs] for OpenPBS and PBS Pro
+partition = "preemptible"
 ```
 
 Keys, defaults and units are those of the structs: `core.settings`, and below.
@@ -124,11 +130,93 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     controller_away_limit_s: float = 600.0
 
 
+class ScavengeSettings(Struct, frozen=True, kw_only=True):
+    """How nodes are taken from a batch system's queue, whichever it is."""
+
+    #: The most pilots that run or wait at once.
+    max_nodes: int = 64
+    #: The most of them that wait.
+    max_waiting: int = 16
+    #: What a pilot asks for where no hole is shorter. Long ones rescale less, short ones start
+    #: sooner in a queue that is planned ahead.
+    walltime_s: float = 4 * 3600.0
+    #: Shorter holes are left alone: starting costs some of them.
+    min_hole_s: float = 300.0
+    #: What a pilot in a hole leaves at its end.
+    hole_margin_s: float = 30.0
+    #: Between two sets of queries to the scheduler, a tenth of it more or less.
+    query_every_s: float = 120.0
+    #: While the scheduler does not answer, this grows up to so much.
+    query_backoff_max_s: float = 900.0
+    #: Between two submissions; doubled for each pilot that ends before it called.
+    submit_every_s: float = 10.0
+    #: A pilot that started, as far as is known, has so long to call.
+    call_limit_s: float = 120.0
+    #: Nodes that no job could use are given back after this time.
+    surplus_limit_s: float = 60.0
+    #: Jobs leave a node so long before its walltime ends.
+    leave_ahead_s: float = 60.0
+    #: Of the partition or queue: from the first signal to SIGKILL.
+    grace_s: float = 30.0
+    #: Signals by which a node is asked back.
+    leave_signals: tuple[str, ...] = ("SIGTERM",)
+    #: The Python that has malletrain and PyTorch, on every node; "" is the controller's own.
+    interpreter: str = ""
+    #: Shell lines that come before it: modules, an environment's activation.
+    prologue: str = ""
+    #: What is put before the interpreter, such as a container's `exec`.
+    wrapper: tuple[str, ...] = ()
+    #: Variables of the submitting environment that pilots keep; all others they do not get.
+    keep_env: tuple[str, ...] = ()
+    #: Where a node has room for what lives as long as a pilot.
+    scratch_dir: str = "/tmp"  # noqa: S108 - a private directory is made there
+    #: The controller's address as nodes reach it: a name, an IP address, or "" to find it by
+    #: `subnet`, else by the host's name.
+    address: str = ""
+    #: The network for the controller's port and for collectives, such as 10.1.0.0/16.
+    subnet: str = ""
+    #: Nodes end themselves, and the training on them, once no controller was there for this long.
+    controller_away_limit_s: float = 600.0
+    #: See `[local]`.
+    hang_limit_s: float = 120.0
+    heartbeat_limit_s: float = 10.0
+
+
+class SlurmSettings(Struct, frozen=True, kw_only=True):
+    """How pilots are submitted by `sbatch`."""
+
+    #: One whose jobs the site's other jobs may preempt; "" is the site's default.
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    #: The more, the later among waiting jobs.
+    nice: int = 10_000
+    #: More options for `sbatch`, such as "--constraint=gpu".
+    sbatch_options: tuple[str, ...] = ()
+    #: More options for the `srun` under which the agent runs.
+    srun_options: tuple[str, ...] = ()
+
+
+class PbsSettings(Struct, frozen=True, kw_only=True):
+    """How pilots are submitted by `qsub` of OpenPBS or PBS Pro."""
+
+    queue: str = ""
+    project: str = ""
+    #: One node, whole.
+    select: str = "1"
+    place: str = "excl"
+    #: More options for `qsub`.
+    qsub_options: tuple[str, ...] = ()
+
+
 class Config(Struct, frozen=True, kw_only=True):
     core: CoreSettings = CoreSettings()
     live: LiveSettings = LiveSettings()
     worker: WorkerDefaults = WorkerDefaults()
     local: LocalSettings = LocalSettings()
+    scavenge: ScavengeSettings = ScavengeSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    pbs: PbsSettings = PbsSettings()
 
     @classmethod
     def load(cls, path: Path | None) -> Config:
@@ -182,6 +270,19 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     # Heartbeats come every second.
     "local.heartbeat_limit_s": (2.0, _MOST),
     "local.controller_away_limit_s": (1.0, _MOST),
+    "scavenge.max_nodes": (1, _MOST),
+    "scavenge.max_waiting": (1, 1000),
+    "scavenge.walltime_s": (60.0, _MOST),
+    "scavenge.min_hole_s": (60.0, _MOST),
+    # Administrators ask for no more than one in a minute or two.
+    "scavenge.query_every_s": (10.0, _MOST),
+    "scavenge.query_backoff_max_s": (10.0, _MOST),
+    "scavenge.submit_every_s": (1.0, _MOST),
+    "scavenge.call_limit_s": (5.0, _MOST),
+    "scavenge.controller_away_limit_s": (1.0, _MOST),
+    "scavenge.hang_limit_s": (1.0, _MOST),
+    "scavenge.heartbeat_limit_s": (2.0, _MOST),
+    "slurm.nice": (0, 2_147_483_645),
 }
 
 

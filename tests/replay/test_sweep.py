@@ -170,7 +170,9 @@ def workers_of_this_process() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if any("malletrain.replay.workers" in word for word in child.cmdline())
+        # What other tests have left unreaped has no command line.
+        if child.status() != psutil.STATUS_ZOMBIE
+        and any("malletrain.replay.workers" in word for word in child.cmdline())
     ]
 
 

@@ -39,6 +39,12 @@ class NodesLost(Event, frozen=True):
     were_released: bool = False
 
 
+class NodeEndsForeseen(Event, frozen=True):
+    """The batch system plans to have nodes back: when, by node id; None takes it back."""
+
+    ends_at_s: dict[str, float | None]
+
+
 class JobSubmitted(Event, frozen=True):
     spec: JobSpec
 
@@ -156,6 +162,7 @@ AnyEvent = (
     | NodesJoined
     | NodesLeaving
     | NodesLost
+    | NodeEndsForeseen
     | JobSubmitted
     | JobCancelled
     | JobSuspended
