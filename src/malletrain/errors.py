@@ -63,6 +63,10 @@ class JournalWriteError(StateDirError):
     """The journal takes nothing now (the disk is full); nothing of it is lost."""
 
 
+class DevClusterError(UserError):
+    """The development cluster is not as asked for: what failed, and where its log is."""
+
+
 class BatchError(MalleTrainError):
     """The batch system did not do what was asked."""
 
