@@ -37,6 +37,9 @@ class ShellWords:
     pilot_id: str
     #: Epoch s at which the walltime ends.
     ends_at_s: str
+    #: Cabinet, switch or dragonfly group.
+    group: str = "''"
+    gpus: str = "0"
 
 
 def pilot_script(
@@ -91,6 +94,8 @@ def _agent_command(settings: ScavengeSettings, files: PilotFiles, words: ShellWo
         "--host": words.host,
         "--pilot-id": words.pilot_id,
         "--expected-end": words.ends_at_s,
+        "--group": words.group,
+        "--gpus": words.gpus,
     }
     quoted = [shlex.quote(word) for word in command]
     for option, word in found_there.items():

@@ -1,0 +1,1 @@
+"""Slurm: its nodes' states, its programs, and the pilots that hold its nodes for us."""

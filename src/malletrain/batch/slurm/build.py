@@ -1,0 +1,79 @@
+"""Command lines of Slurm's programs. What they answer is read by `parse`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from malletrain.config import SlurmSettings
+
+#: What users may have set to change what these programs ask or show by default.
+_DEFAULTS = re.compile(r"(SQUEUE|SINFO|SBATCH|SCANCEL|SCONTROL)_\w+|SLURM_CLUSTERS")
+#: States of jobs in which they have, or are to have, nodes.
+_JOB_STATES = "PD,CF,R,S"
+
+
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which Slurm's programs do what their command lines say."""
+    kept = {name: value for name, value in inherited.items() if not _DEFAULTS.fullmatch(name)}
+    # Times as epoch seconds need no time zone; lists of array tasks are not to be cut short.
+    return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+
+def show_nodes(partition: str) -> tuple[str, ...]:
+    """List one node a line, of all partitions where none is named."""
+    chosen = ("-p", partition) if partition else ()
+    return ("sinfo", "-N", *chosen, "-O", "NodeList:|,StateComplete:|,Partition:")
+
+
+def show_jobs() -> tuple[str, ...]:
+    """List everybody's jobs that wait or run.
+
+    One query: slurmctld sends its whole table of jobs for any, and `squeue` chooses. Arrays that
+    wait stay one line each. The name comes last, as it may have any characters.
+    """
+    return ("squeue", "-a", "-t", _JOB_STATES, "-o", "%i|%U|%T|%S|%l|%N|%Y|%j")
+
+
+def show_reservations() -> tuple[str, ...]:
+    return ("scontrol", "-o", "show", "reservation")
+
+
+def ping() -> tuple[str, ...]:
+    return ("scontrol", "ping")
+
+
+def submit(
+    count: int, limit_min: int, name: str, log_dir: Path, settings: SlurmSettings
+) -> tuple[str, ...]:
+    """Submit an array of pilots whose script comes by standard input."""
+    return (
+        *("sbatch", "--parsable", f"--array=0-{count - 1}"),
+        *pilot_options(limit_min, name, log_dir, settings),
+    )
+
+
+def pilot_options(
+    limit_min: int, name: str, log_dir: Path, settings: SlurmSettings
+) -> tuple[str, ...]:
+    """Return how any pilot is asked for: one whole node, behind everybody else."""
+    named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+    return (
+        *(f"--job-name={name}", f"--time={limit_min}"),
+        *("--nodes=1", "--ntasks=1", "--exclusive", "--mem=0"),
+        # A pilot that is preempted is replaced where and when a node is idle, not where it was.
+        *("--no-requeue", f"--nice={settings.nice}"),
+        *(f"--{option}={value}" for option, value in named.items() if value),
+        *("--export=NONE", "--chdir=/", f"--output={log_dir}/pilot-%A_%a.log"),
+        *settings.sbatch_options,
+    )
+
+
+def cancel(pilot_ids: Iterable[str]) -> tuple[str, ...]:
+    """Cancel pilots: one request for each array, whatever the number of its tasks."""
+    tasks: dict[str, list[str]] = {}
+    for pilot_id in pilot_ids:
+        job, _, task = pilot_id.partition("_")
+        tasks.setdefault(job, []).append(task)
+    return ("scancel", "--quiet", *(f"{job}_[{','.join(tasks[job])}]" for job in tasks))

@@ -1,0 +1,56 @@
+"""Node states, told apart by the exact base state and every flag."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Fitness(enum.Enum):
+    """What a node's state means for us."""
+
+    #: Idle, and nothing else is said of it: ours to take.
+    FREE = "free"
+    #: It is being taken out of service, or is out of it: whoever is on it should leave.
+    UNFIT = "unfit"
+    #: In use, promised to somebody, or on its way up or down; no business of ours.
+    OTHERS = "others"
+
+
+#: Base states and flags as `sinfo` writes them in `StateComplete`, and JSON in capitals.
+_UNFIT = frozenset(
+    {
+        *("down", "error", "fail", "failing", "future", "drain", "undrain"),
+        *("maint", "maintenance", "not_responding", "no_respond", "invalid_reg", "blocked"),
+        *("reboot", "reboot_requested", "reboot_issued"),
+        *("power_down", "power_drain", "powering_down", "powered_down"),
+    }
+)
+#: Flags that say how the node was configured and nothing of its condition.
+_KINDS = frozenset({"dynamic_norm"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """For example idle with the flags drain and not_responding."""
+
+    base: str
+    flags: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> NodeState:
+        """Read `idle+drain`, the way of `sinfo -O StateComplete`."""
+        base, *flags = text.strip().lower().split("+")
+        return cls(base, frozenset(flags))
+
+    @property
+    def fitness(self) -> Fitness:
+        if self.base in _UNFIT or self.flags & _UNFIT:
+            return Fitness.UNFIT
+        # A flag that nobody knows may mean anything: the node is left alone.
+        if self.base == "idle" and self.flags <= _KINDS:
+            return Fitness.FREE
+        return Fitness.OTHERS
+
+    def __str__(self) -> str:
+        return "+".join((self.base, *sorted(self.flags)))
