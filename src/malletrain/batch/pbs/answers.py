@@ -1,0 +1,57 @@
+"""PBS's JSON, which is not always JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from malletrain.errors import BatchError
+
+Answer = TypeVar("Answer")
+
+#: PBS writes one member a line: its name, its value, and whether others follow.
+_MEMBER = re.compile(r'(\s*"[^"]*"\s*:\s*)([^\s{\[].*?)(,?\s*)')
+
+
+def decode(text: str, kind: type[Answer], program: str) -> Answer:
+    """Read what a program wrote.
+
+    Raises:
+        BatchError: it is empty or makes no sense.
+    """
+    if not text.strip():
+        raise BatchError(f"{program} ended well and said nothing", is_transient=True)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:
+        # Maybe some other user's environment or comment is at fault; see `_mended`.
+        pass
+    try:
+        return msgspec.json.decode(_mended(text), type=kind)
+    except msgspec.DecodeError as error:
+        raise BatchError(
+            f"{program} ended well and said what makes no sense: {error}", is_transient=True
+        ) from error
+
+
+def _mended(text: str) -> str:
+    r"""Return it with null for every value that is none in JSON.
+
+    Up to version 23, numbers of users' environments such as 007, and quotes and backslashes in
+    their texts, come as they are (openpbs issue 1255, pull requests 830, 2049, 2603).
+    """
+    return "\n".join(_mended_line(line) for line in text.splitlines())
+
+
+def _mended_line(line: str) -> str:
+    match = _MEMBER.fullmatch(line)
+    if match is None:
+        return line
+    name, value, rest = match.groups()
+    try:
+        msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return f"{name}null{rest}"
+    return line
