@@ -54,6 +54,14 @@ class AllocatorName(enum.Enum):
     PAPERS_MILP_HALF_RANGE_BUG = "papers-milp-half-range-bug"
 
 
+class BatchName(enum.Enum):
+    """Where nodes come from."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    PBS = "pbs"
+
+
 class LiveSettings(Struct, frozen=True, kw_only=True):
     """Who decides for the controller, what it waits for, and for how long."""
 

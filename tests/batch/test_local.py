@@ -17,7 +17,7 @@ from malletrain.batch.local_host import read_host_file
 from malletrain.config import LocalSettings
 from malletrain.errors import BatchError, TraceError
 from malletrain.frames import frame
-from malletrain.live.main import local_batch
+from malletrain.live.lenders import local_batch
 from malletrain.wire import AgentHello, AgentLeaving, WorkerExited
 from tests.batch.contract import BatchContract, busy_node, start_worker
 from tests.leftovers import is_alive, wait_until

@@ -52,6 +52,9 @@ def node(node_id: str, group: str, state: str, job_id: str | None = None) -> Nod
         job_id=job_id,
         opened_at_s=STARTED_AT_S,
         leaving_at_s=NOW_S + 12.0 if state == "leaving" else None,
+        host="",
+        pilot_id="",
+        expected_end_at_s=None,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -252,6 +253,66 @@ async def test_the_end_of_grace_is_the_end(tmp_path: Path) -> None:
         assert await node.ends() == 0
         exited = await controller.hears(WorkerExited)
         assert exited.reason == "ended with its node: the grace period is over"
+
+
+async def test_the_end_of_the_walltime_is_announced_ahead(tmp_path: Path) -> None:
+    options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "99.5")
+    async with FakeController() as controller, agent(tmp_path, controller, *options) as node:
+        await controller.hears(AgentHello)
+        await controller.send(node.start_fake("w1", "train"))
+        await controller.hears(Switched)
+        leaving = await controller.hears(AgentLeaving)
+        assert leaving.reason == "its walltime ends"
+        assert 90 < leaving.grace_s <= 100
+        # What leaves less time counts, whatever was announced.
+        node.process.terminate()
+        await controller.send(StopWorkers(job_id="j", worker_ids=("w1",), grace_s=0))
+        assert await node.ends() == 0
+
+
+async def test_a_signal_shortens_the_time_that_the_walltime_left(tmp_path: Path) -> None:
+    options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "99.5")
+    options += ("--grace-s", "0.5")
+    async with FakeController() as controller, agent(tmp_path, controller, *options) as node:
+        await controller.hears(AgentHello)
+        await controller.send(node.start_fake("w1", "ignore-sigterm"))
+        await controller.hears(Switched)
+        await controller.hears(AgentLeaving)
+        node.process.terminate()
+        assert await node.ends() == 0
+        exited = await controller.hears(WorkerExited)
+        assert exited.reason == "ended with its node: the grace period is over"
+
+
+async def test_a_pilots_agent_stays_in_its_group_and_leaves_its_scratch_directory_empty(
+    tmp_path: Path,
+) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN)
+    async with FakeController() as controller:
+        command = ["-m", "malletrain.node.agent", "--controller", controller.url]
+        command += ["--node-id", "nd01-7_0", "--host", "nd01", "--pilot-id", "7_0"]
+        command += ["--token-file", str(token_file), "--scratch-dir", str(tmp_path)]
+        # As below a container's program: the group is not the agent's own.
+        shell = ["/bin/sh", "-c", '"$@"; exit $?', "sh", sys.executable, *command]
+        process = await asyncio.create_subprocess_exec(*shell, process_group=0)
+        try:
+            hello = await controller.hears(AgentHello)
+            assert (hello.node.host, hello.node.pilot_id) == ("nd01", "7_0")
+            assert os.getpgid(hello.pid) == process.pid
+            assert len(scratch_dirs(tmp_path)) == 1
+            os.kill(hello.pid, signal.SIGTERM)
+            async with asyncio.timeout(20):
+                assert await process.wait() == 0
+            assert scratch_dirs(tmp_path) == []
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+def scratch_dirs(folder: Path) -> list[Path]:
+    return list(folder.glob("malletrain-*"))
 
 
 async def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
+
+from malletrain.core.model import Cluster
 
 
 class BatchListener(Protocol):
@@ -25,6 +28,18 @@ class BatchListener(Protocol):
         """So many more connections to the batch system were closed for what came over them."""
         ...
 
+    def batch_troubled(self, trouble: str) -> None:
+        """What keeps it from lending nodes, and what to do about it; "" once nothing does."""
+        ...
+
+    def nodes_to_leave(self, reasons: Mapping[str, str], within_s: float) -> None:
+        """Nodes are to be given back, each for a reason: as soon as no job needs them."""
+        ...
+
+    def node_ends_foreseen(self, ends_at_s: Mapping[str, float | None]) -> None:
+        """The batch system plans to have nodes back at these times; None: it does no more."""
+        ...
+
 
 class BatchSystem(Protocol):
     """Lends nodes. That one came or is to be left, its agent says."""
@@ -44,6 +59,10 @@ class BatchSystem(Protocol):
         Raises:
             BatchError: it cannot be reached.
         """
+        ...
+
+    def heed(self, cluster: Cluster) -> None:
+        """Take note of what jobs there are and which nodes they have; called after every change."""
         ...
 
     async def add_nodes(self, count: int) -> None:

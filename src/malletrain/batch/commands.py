@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -54,14 +53,15 @@ class Commands:
         self,
         log_path: Path,
         clock: Clock,
+        environment: Mapping[str, str],
         *,
         limit_s: float = 60.0,
-        env: Mapping[str, str] | None = None,
     ) -> None:
+        """Take the programs' whole environment, and how long each may take."""
         self._log_path = log_path
         self._clock = clock
         self._limit_s = limit_s
-        self._env = {**os.environ, **(env or {})}
+        self._environment = dict(environment)
 
     async def run(self, kind: CommandKind, command: Sequence[str], stdin: str = "") -> str:
         """Return what the program wrote to its standard output.
@@ -98,7 +98,7 @@ class Commands:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=self._env,
+                env=self._environment,
             )
         except FileNotFoundError:
             raise BatchError(

@@ -20,6 +20,7 @@ from malletrain.batch.local_host import (
     read_host_file,
 )
 from malletrain.batch.local_link import HostLink
+from malletrain.core.model import Cluster
 from malletrain.errors import BatchError, TraceError
 from malletrain.traces import intervals
 
@@ -78,6 +79,9 @@ class LocalBatch:
         except BatchError:
             await self.detach()
             raise
+
+    def heed(self, cluster: Cluster) -> None:
+        """Do nothing: nodes come and go by a trace or by hand, whatever jobs there are."""
 
     async def add_nodes(self, count: int) -> None:
         await self._ask(AddNodes(count))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import select
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from malletrain.cli.options import (
     open_state_dir,
     print_json,
 )
+from malletrain.config import BatchName
 from malletrain.errors import UsageError, UserError
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ ConfigOption = Annotated[
 ]
 
 
-class BatchName(enum.Enum):
-    LOCAL = "local"
-
-
 def up(
     *,
     batch: Annotated[BatchName, typer.Option(help="Where nodes come from.")] = BatchName.LOCAL,
@@ -55,7 +51,7 @@ def up(
         float | None, typer.Option(help="Seconds of the trace that pass in one second.")
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where to listen on loopback; 0: a free port.")
+        int, typer.Option(min=0, max=65535, help="Where to listen; 0: a free port.")
     ] = 0,
     config: ConfigOption = None,
     detach: Annotated[
@@ -66,14 +62,14 @@ def up(
     ] = False,
     state_dir: StateDirOption = DEFAULT_STATE_DIR,
 ) -> None:
-    """Start the controller, and local nodes."""
-    settings = _up_settings(config, nodes, trace, speed)
+    """Start the controller; nodes are local ones, or those of a batch system's idle times."""
+    settings = _up_settings(batch, config, nodes, trace, speed)
     directory = open_state_dir(state_dir)
     if not detach:
         from malletrain.live.main import run_controller
 
         typer.echo(f"starting on {directory.path}; Ctrl-C ends it, and saves its jobs", err=True)
-        run_controller(directory, settings, port=port, is_forced=force)
+        run_controller(directory, settings, batch=batch, port=port, is_forced=force)
         return
     from malletrain.cli.background import start
 
@@ -92,11 +88,22 @@ def up(
 
 
 def _up_settings(
-    config: Path | None, nodes: int | None, trace: Path | None, speed: float | None
+    batch: BatchName,
+    config: Path | None,
+    nodes: int | None,
+    trace: Path | None,
+    speed: float | None,
 ) -> Config:
     """Return the configuration file's settings under those of the command line."""
     from malletrain.config import Config
 
+    if batch is not BatchName.LOCAL:
+        given = {"--nodes": nodes, "--trace": trace, "--speed": speed}
+        if moot := [name for name, value in given.items() if value is not None]:
+            raise UsageError(
+                f"{moot[0]} is about local nodes: with --batch {batch.value} the queue gives them; "
+                f"leave it out"
+            )
     if trace is not None and nodes is not None:
         raise UsageError("--nodes and --trace both say which nodes there are: give one of them")
     if trace is not None and not trace.is_file():

@@ -31,9 +31,9 @@ def nodes(state_dir: StateDirOption = DEFAULT_STATE_DIR, as_json: JsonOption = F
         names = {job.id: job.name for job in view.jobs}
         rows = [_row(node, names, view.now_s) for node in words.in_order(view.nodes)]
         print_table(
-            ("NODE", "GROUP", "CLASS", "GPUS", "STATE", "JOB", "HERE FOR"),
+            ("NODE", "GROUP", "CLASS", "GPUS", "STATE", "JOB", "HERE FOR", "FOR ANOTHER"),
             rows,
-            frozenset({"GPUS", "HERE FOR"}),
+            frozenset({"GPUS", "HERE FOR", "FOR ANOTHER"}),
         )
     else:
         typer.echo("no node at the moment", err=True)
@@ -51,7 +51,12 @@ def _row(node: NodeView, names: dict[str, str], now_s: float) -> tuple[str, ...]
         state,
         names.get(node.job_id, node.job_id) if node.job_id else "-",
         words.duration(float(round(max(now_s - node.opened_at_s, 0.0)))),
+        _left(node.expected_end_at_s, now_s),
     )
+
+
+def _left(end_at_s: float | None, now_s: float) -> str:
+    return "-" if end_at_s is None else words.duration(float(round(max(end_at_s - now_s, 0.0))))
 
 
 @app.command()

@@ -28,6 +28,7 @@ class NodesLeaving(Event, frozen=True):
 
     node_ids: tuple[str, ...]
     deadline_at_s: float
+    reason: str = ""
 
 
 class NodesLost(Event, frozen=True):

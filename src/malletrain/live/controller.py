@@ -12,7 +12,7 @@ import asyncio
 import enum
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -27,6 +27,8 @@ from malletrain.core.events import (
     Configured,
     DecisionTaken,
     JobFinished,
+    NodeEndsForeseen,
+    NodesLeaving,
     RescaleDone,
     WokeUp,
 )
@@ -49,6 +51,10 @@ _DAY_S = 86_400.0
 _TRIM_FACTOR = 4
 
 _log = logging.getLogger(__name__)
+
+
+def _ignore(_: Cluster) -> None:
+    pass
 
 
 class _Stage(enum.Enum):
@@ -75,8 +81,13 @@ class Controller:
         paths: JobPaths,
         offload: Offload = in_thread,
         hands: Hands | None = None,
+        heed: Callable[[Cluster], None] = _ignore,
     ) -> None:
-        """Take what it works with; `hands` carry decisions out in place of the agents."""
+        """Take what it works with.
+
+        `hands` carry decisions out in place of the agents; `heed` is told the state after every
+        change that is more than a measurement.
+        """
         self.config = config
         self.allocator = allocator
         self._live = config.live
@@ -99,6 +110,7 @@ class Controller:
             counters=self.counters,
         )
         self._hands = hands or self.executor
+        self._heed = heed
         self._since_snapshot = 0
         self._pace = Pace(self._live.progress_decide_s)
         #: Came while a decision was made, and was not known to its allocator.
@@ -183,6 +195,26 @@ class Controller:
     def batch_port_abused(self, times: int) -> None:
         self.counters["malformed_batch_messages"] += times
 
+    def batch_troubled(self, trouble: str) -> None:
+        if trouble and trouble != self._batch_trouble:
+            _log.warning("%s", trouble)
+        self._batch_trouble = trouble
+
+    def nodes_to_leave(self, reasons: Mapping[str, str], within_s: float) -> None:
+        for node_id, reason in reasons.items():
+            deadline_at_s = self.now_s + within_s
+            self._inbox.put(
+                NodesLeaving(
+                    at_s=self.now_s,
+                    node_ids=(node_id,),
+                    deadline_at_s=deadline_at_s,
+                    reason=reason,
+                )
+            )
+
+    def node_ends_foreseen(self, ends_at_s: Mapping[str, float | None]) -> None:
+        self._inbox.put(NodeEndsForeseen(at_s=self.now_s, ends_at_s=dict(ends_at_s)))
+
     # -- its life ----------------------------------------------------------------------------------
 
     async def recover(self) -> None:
@@ -261,6 +293,8 @@ class Controller:
             await self._clock.sleep(self._live.settle_s)
             events = [*self._late, *await self._take_in()]
             self._late = []
+            if self._stage is _Stage.WORKING and not all(map(is_quiet, events)):
+                self._heed(self._cluster)
             if self._stage is _Stage.RETURNED:
                 self._take_over()
             elif self._stage is _Stage.WORKING and self._is_decision_due(events):
@@ -416,6 +450,7 @@ class Controller:
         cluster = apply(self._cluster, decision)
         await self._append([decision])
         self._cluster = cluster
+        self._heed(cluster)
         if any(not isinstance(action, WakeAt) for action in decision.actions):
             self._last_decision = DecisionView(at_s=decision.at_s, reason=decision.reason)
         self._hands.execute(decision)

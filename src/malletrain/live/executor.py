@@ -239,7 +239,12 @@ class Executor:
         if isinstance(message, AgentLeaving):
             deadline_at_s = self._now_s + message.grace_s
             self._post(
-                NodesLeaving(at_s=self._now_s, node_ids=(node_id,), deadline_at_s=deadline_at_s)
+                NodesLeaving(
+                    at_s=self._now_s,
+                    node_ids=(node_id,),
+                    deadline_at_s=deadline_at_s,
+                    reason=message.reason,
+                )
             )
         elif isinstance(message, StoreSet | StoreGet | StoreAdd):
             self._meet(node_id, message)

@@ -70,7 +70,7 @@ def _is_same(first: AnyEvent, event: AnyEvent) -> bool:
         case NodesLost(), NodesLost():
             return (first.reason, first.were_released) == (event.reason, event.were_released)
         case NodesLeaving(deadline_at_s=before_s), NodesLeaving(deadline_at_s=after_s):
-            return abs(after_s - before_s) <= SAME_LEAVE_S
+            return abs(after_s - before_s) <= SAME_LEAVE_S and first.reason == event.reason
     return False
 
 
@@ -90,4 +90,5 @@ def _as_one(run: Sequence[AnyEvent]) -> AnyEvent:
         at_s=at_s,
         node_ids=tuple(node_id for event in leaves for node_id in event.node_ids),
         deadline_at_s=min(event.deadline_at_s for event in leaves),
+        reason=leaves[0].reason,
     )

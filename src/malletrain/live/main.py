@@ -10,30 +10,30 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Sequence
-from pathlib import Path
 
 from malletrain.allocate import allocator
 from malletrain.batch.base import BatchSystem
-from malletrain.batch.local import PRELOAD, LocalBatch
 from malletrain.clock import WallClock
-from malletrain.config import Config, LiveSettings, LocalSettings
+from malletrain.config import BatchName, Config, LiveSettings
 from malletrain.core.problem import Allocator
 from malletrain.errors import MalleTrainError
 from malletrain.live.api import Api, HttpServer, bind
 from malletrain.live.controller import Controller
+from malletrain.live.lenders import lender, listening_address
 from malletrain.live.orders import Orders
 from malletrain.live.state_dir import Endpoint, StateDir, claim
 from malletrain.live.store import SqliteStore
-
-#: Nobody else can reach the port; agents of other machines come with their batch adapters.
-HOST = "127.0.0.1"
 
 _log = logging.getLogger(__name__)
 
 
 def run_controller(
-    state_dir: StateDir, config: Config, *, port: int = 0, is_forced: bool = False
+    state_dir: StateDir,
+    config: Config,
+    *,
+    batch: BatchName = BatchName.LOCAL,
+    port: int = 0,
+    is_forced: bool = False,
 ) -> None:
     """Be the state directory's controller until SIGTERM or SIGINT; then leave nothing running.
 
@@ -43,11 +43,12 @@ def run_controller(
         StateDirError: the directory has a controller, or must not be used.
         JournalError: the journal is damaged, or of another version.
         UserError: the port is taken.
+        BatchError: the batch system will not lend us nodes as it is configured.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     lock = claim(state_dir, is_forced=is_forced)
     try:
-        asyncio.run(_serve(state_dir, config, port))
+        asyncio.run(_serve(state_dir, config, batch, port))
     except BaseExceptionGroup as group:
         raise _first_of_ours(group) or group from None
     finally:
@@ -73,17 +74,20 @@ def collect_seldom() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def _serve(state_dir: StateDir, config: Config, port: int) -> None:
+async def _serve(state_dir: StateDir, config: Config, name: BatchName, port: int) -> None:
     _raise_file_limit()
-    batch = local_batch(state_dir.path, config.local)
+    clock = WallClock()
+    batch = lender(name, state_dir, config, clock)
+    address = listening_address(name, config.scavenge)
     store = SqliteStore(state_dir.journal_path)
-    with contextlib.closing(store), contextlib.closing(bind(HOST, port)) as listener:
+    with contextlib.closing(store), contextlib.closing(bind(address, port)) as listener:
         controller = Controller(
             config,
             store=store,
             allocator=chosen_allocator(config.live),
-            clock=WallClock(),
+            clock=clock,
             paths=state_dir,
+            heed=batch.heed,
         )
         await controller.recover()
         collect_seldom()
@@ -155,27 +159,6 @@ class _Process:
 def chosen_allocator(live: LiveSettings) -> Allocator:
     """Make the allocator as it is configured."""
     return allocator(live.allocator.value, live.allocator_time_limit_s)
-
-
-def local_batch(
-    state_dir: Path, local: LocalSettings, preload: Sequence[str] = PRELOAD
-) -> LocalBatch:
-    """Make the local batch system as it is configured."""
-    return LocalBatch(
-        state_dir,
-        max_nodes=local.max_nodes,
-        grace_s=local.grace_s,
-        trace_path=Path(local.trace) if local.trace else None,
-        speed=local.speed,
-        away_limit_s=local.controller_away_limit_s,
-        preload=preload,
-        agent_options=(
-            "--hang-limit-s",
-            str(local.hang_limit_s),
-            "--heartbeat-limit-s",
-            str(local.heartbeat_limit_s),
-        ),
-    )
 
 
 def _raise_file_limit() -> None:

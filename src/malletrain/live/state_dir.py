@@ -92,6 +92,16 @@ class StateDir:
     def lock_path(self) -> Path:
         return self.path / "controller.lock"
 
+    @property
+    def pilots_dir(self) -> Path:
+        """Where pilots write their logs."""
+        return self.path / "pilots"
+
+    @property
+    def commands_path(self) -> Path:
+        """Every program of the batch system that was run: `batch.commands.CommandRecord` lines."""
+        return self.path / "batch" / "commands.jsonl"
+
     def log_dir(self, job_id: str) -> Path:
         return self.path / "jobs" / job_id / "logs"
 

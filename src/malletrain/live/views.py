@@ -20,6 +20,11 @@ class NodeView(Struct, frozen=True, kw_only=True):
     job_id: str | None
     opened_at_s: float
     leaving_at_s: float | None
+    #: The batch system's name for it, and the pilot that holds it there; "" where it has none.
+    host: str
+    pilot_id: str
+    #: When the batch system is known to want it back.
+    expected_end_at_s: float | None
 
 
 class JobView(Struct, frozen=True, kw_only=True):
@@ -87,6 +92,9 @@ def node_view(node: Node, job: Job | None) -> NodeView:
         job_id=job.spec.id if job else None,
         opened_at_s=node.opened_at_s,
         leaving_at_s=node.leaving_at_s,
+        host=node.host,
+        pilot_id=node.pilot_id,
+        expected_end_at_s=node.expected_end_at_s,
     )
 
 

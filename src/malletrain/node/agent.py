@@ -10,12 +10,13 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,9 @@ import msgspec
 from malletrain.clock import Clock, WallClock, within
 from malletrain.core.model import Node
 from malletrain.errors import MalleTrainError
+from malletrain.network import own_address
 from malletrain.node.launcher import Launcher, ZygoteLauncher
+from malletrain.node.scratch import scratch
 from malletrain.node.uplink import Connect, Uplink
 from malletrain.node.websocket import WebSocketConnector
 from malletrain.node.workers import WatchSettings, Workers
@@ -54,6 +57,8 @@ class AgentSettings:
     run_dir: Path
     #: From the first signal to SIGKILL, by the batch system.
     grace_s: float = 30.0
+    #: The node is left so long before its expected end, which needs no signal.
+    leave_ahead_s: float = 0.0
     away_limit_s: float = 600.0
     watch: WatchSettings = field(default_factory=WatchSettings)
     #: What workers get beside the environment that the job asks for.
@@ -101,6 +106,7 @@ class Agent:
         self._orders: asyncio.Queue[StartWorkers | StopWorkers] = asyncio.Queue()
         self._leaving = asyncio.Event()
         self._leave_reason = ""
+        self._leaves_by_s = math.inf
         self._over = asyncio.Event()
         self._over_reason = ""
 
@@ -112,15 +118,23 @@ class Agent:
                 tasks.create_task(self._keep_up())
                 tasks.create_task(self._carry_out())
                 tasks.create_task(self._leave())
+                tasks.create_task(self._foresee_end())
                 tasks.create_task(self._until_over())
         except* _Over:
             _logger.info("node %s ended: %s", self._node.id, self._over_reason)
         finally:
             await self._workers.close()
 
-    def leave(self, reason: str) -> None:
-        """The node is wanted back: end once no worker needs it, when grace is over at last."""
-        self._leave_reason = reason
+    def leave(self, reason: str, within_s: float | None = None) -> None:
+        """The node is wanted back: end once no worker needs it, when grace is over at last.
+
+        Args:
+            reason: for the user.
+            within_s: the grace period, where it is not the settings'.
+        """
+        grace_s = self._settings.grace_s if within_s is None else within_s
+        self._leaves_by_s = min(self._leaves_by_s, self._clock.now_s() + grace_s)
+        self._leave_reason = self._leave_reason or reason
         self._leaving.set()
 
     # -- the controller ---------------------------------------------------------------------------
@@ -167,20 +181,42 @@ class Agent:
 
     # -- the end ----------------------------------------------------------------------------------
 
+    async def _foresee_end(self) -> None:
+        """Leave ahead of the walltime's end, which the batch system does not announce."""
+        if self._node.expected_end_at_s is None:
+            return
+        leave_at_s = self._node.expected_end_at_s - self._settings.leave_ahead_s
+        await self._clock.sleep(max(leave_at_s - self._clock.now_s(), 0.0))
+        left_s = max(self._node.expected_end_at_s - self._clock.now_s(), 0.0)
+        self.leave("its walltime ends", left_s)
+
     async def _leave(self) -> None:
         await self._leaving.wait()
-        grace_s = self._settings.grace_s
-        leaving_at_s = self._clock.now_s() + grace_s
-        self._node = msgspec.structs.replace(self._node, leaving_at_s=leaving_at_s)
+        grace_s = self._leaves_by_s - self._clock.now_s()
+        self._node = msgspec.structs.replace(self._node, leaving_at_s=self._leaves_by_s)
         if self._uplink.is_connected:
             self._say_leaving()
         margin_s = min(_MARGIN_S, grace_s / 4)
+        # A second reason may leave less time than the first.
+        while (left_s := self._leaves_by_s - margin_s - self._clock.now_s()) > 0:
+            self._leaving.clear()
+            await self._first_of(left_s, self._workers.none_left, self._leaving)
+            if self._workers.none_left.is_set():
+                self._end("leaving, and no worker is left")
+                return
+        self._end("the grace period is over")
+
+    async def _first_of(self, limit_s: float, *events: asyncio.Event) -> None:
+        """Return once one of the events has happened, or the limit has passed."""
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
-            await within(self._clock, grace_s - margin_s, self._workers.none_left.wait())
-        except TimeoutError:
-            self._end("the grace period is over")
-        else:
-            self._end("leaving, and no worker is left")
+            with contextlib.suppress(TimeoutError):
+                await within(
+                    self._clock, limit_s, asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                )
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _say_leaving(self) -> None:
         assert self._node.leaving_at_s is not None
@@ -217,8 +253,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--group", default="", help="cabinet, switch or dragonfly group")
     add("--node-class", default="")
     add("--gpus", type=int, default=0)
+    add("--host", default="", help="the batch system's name of the node")
+    add("--pilot-id", default="", help="the batch system's job that holds it")
     add("--expected-end", type=float, metavar="EPOCH_S", help="when the batch system wants it back")
-    add("--run-dir", type=Path, required=True, help="private and short: a socket lies there")
+    add("--leave-ahead-s", type=float, default=60.0, help="jobs leave so long before that")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--run-dir", type=Path, help="private and short: a socket lies there")
+    place.add_argument("--scratch-dir", type=Path, help="where a private directory is made for it")
+    add("--subnet", default="", help="collectives go through the interface in it, as 10.1.0.0/16")
     add("--zygote", type=Path, help="socket of the machine's zygote; default: an own zygote")
     add("--preload", default="", help="modules that an own zygote imports, by comma")
     add("--grace-s", type=float, default=30.0, help="from the leave signal to SIGKILL")
@@ -229,7 +271,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _agent(options: argparse.Namespace) -> Agent:
+def _agent(options: argparse.Namespace, run_dir: Path) -> Agent:
     clock = WallClock()
     node = Node(
         options.node_id,
@@ -238,13 +280,16 @@ def _agent(options: argparse.Namespace) -> Agent:
         group=options.group,
         node_class=options.node_class,
         expected_end_at_s=options.expected_end,
+        host=options.host,
+        pilot_id=options.pilot_id,
     )
     settings = AgentSettings(
-        options.run_dir,
+        run_dir,
         grace_s=options.grace_s,
+        leave_ahead_s=options.leave_ahead_s,
         away_limit_s=options.controller_away_limit_s,
         watch=WatchSettings(options.heartbeat_limit_s, options.hang_limit_s),
-        base_env=dict(os.environ),
+        base_env={**os.environ, **_placed(options)},
     )
     preload = [name for name in options.preload.split(",") if name]
     return Agent(
@@ -258,23 +303,44 @@ def _agent(options: argparse.Namespace) -> Agent:
     )
 
 
-async def _serve(options: argparse.Namespace) -> None:
-    agent = _agent(options)
+def _placed(options: argparse.Namespace) -> dict[str, str]:
+    """Return what workers must be told of the network and of where their temporary files go."""
+    env: dict[str, str] = {}
+    if options.subnet:
+        interface, _ = own_address(options.subnet)
+        env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return env
+
+
+async def _serve(options: argparse.Namespace, run_dir: Path) -> None:
+    agent = _agent(options, run_dir)
     loop = asyncio.get_running_loop()
     for name in options.leave_signal or ["SIGTERM"]:
         loop.add_signal_handler(signal.Signals[name], agent.leave, f"the node got {name}")
     await agent.run()
 
 
+@contextlib.contextmanager
+def _run_dir(options: argparse.Namespace) -> Iterator[Path]:
+    """Give the agent's private directory; one of our own making is gone at the end."""
+    if options.run_dir:
+        yield options.run_dir
+        return
+    with scratch(options.scratch_dir) as run_dir:
+        yield run_dir
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent: %(message)s")
-    if os.getpgrp() != os.getpid():
-        # Whoever kills this group kills everything on the node, and nothing else.
+    if not options.pilot_id and os.getpgrp() != os.getpid():
+        # Whoever kills this group kills everything on the node, and nothing else. A batch system
+        # has a group for that already.
         os.setpgid(0, 0)
     status = 0
     try:
-        asyncio.run(_serve(options))
+        with _run_dir(options) as run_dir:
+            asyncio.run(_serve(options, run_dir))
     except* MalleTrainError as errors:
         for error in errors.exceptions:
             sys.stderr.write(f"agent: {error}\n")

@@ -1,0 +1,282 @@
+"""Takes a queue's idle nodes by pilot jobs: the batch system that Slurm and PBS share.
+
+`harvest.plan` decides, a `Queue` carries out, and what is here waits, remembers and asks at an
+administrator's pace. Pilots call the controller by themselves: no query is needed to learn of a
+node. What the queue says serves to fit pilots into holes, to foresee when nodes are wanted back,
+and to find out what became of pilots that never called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from malletrain.batch import harvest
+from malletrain.batch.base import BatchListener
+from malletrain.batch.harvest import Held, Plan, Situation, Waiting
+from malletrain.batch.queue import Queue, Survey
+from malletrain.clock import Clock, within
+from malletrain.config import ScavengeSettings
+from malletrain.core.demand import demand
+from malletrain.core.model import Cluster
+from malletrain.errors import BatchError
+
+#: Of the time between surveys: many controllers must not ask in the same instant.
+_JITTER = 0.1
+#: Planned starts move with every backfill cycle; what moves less is no news to jobs.
+_SAME_END_S = 60.0
+_NEVER_S = -math.inf
+
+_log = logging.getLogger(__name__)
+
+
+class Scavenger:
+    """A `BatchSystem` over the queue of another."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        settings: ScavengeSettings,
+        clock: Clock,
+        *,
+        jitter: Callable[[], float],
+    ) -> None:
+        """Take what it works with; `jitter` returns a number between 0 and 1."""
+        self._queue = queue
+        self._settings = settings
+        self._clock = clock
+        self._jitter = jitter
+        self._listener: BatchListener | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._has_news = asyncio.Event()
+        self._cluster = Cluster()
+        #: Pilots that have called, ever: one that is gone again is no failure.
+        self._called: set[str] = set()
+        #: As far as is known: those that start are here until they call.
+        self._waiting: dict[str, Waiting] = {}
+        #: Since when a survey has not found them waiting.
+        self._started_at_s: dict[str, float] = {}
+        self._survey: Survey | None = None
+        self._previous_survey: Survey | None = None
+        self._submitted_at_s = _NEVER_S
+        self._failures = 0
+        self._surplus_since_s: float | None = None
+        self._survey_at_s = _NEVER_S
+        self._survey_every_s = settings.query_every_s
+        #: The agents' own word of when their walltimes end, by node id.
+        self._walltime_ends_at_s: dict[str, float | None] = {}
+        self._queue_trouble = ""
+        self._pilot_trouble = ""
+
+    # -- `batch.base.BatchSystem` ------------------------------------------------------------------
+
+    @property
+    def max_nodes(self) -> int | None:
+        return self._settings.max_nodes
+
+    async def start(self, controller_url: str, token_file: Path, listener: BatchListener) -> None:  # noqa: ARG002 - pilots read both from the state directory
+        self._listener = listener
+        await self._ask()
+        self._task = asyncio.create_task(self._work())
+
+    def heed(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._has_news.set()
+
+    async def add_nodes(self, count: int) -> None:  # noqa: ARG002 - whatever the count
+        raise BatchError(
+            "nodes come from the batch system's queue as jobs need them: submit a job, or raise "
+            "max_nodes in [scavenge]",
+            is_transient=False,
+        )
+
+    async def remove_node(self, node_id: str, *, is_abrupt: bool) -> None:
+        node = self._cluster.nodes.get(node_id)
+        if node is None or self._listener is None:
+            raise BatchError(f"there is no node {node_id}", is_transient=False)
+        if is_abrupt:
+            await self._queue.cancel((node.pilot_id,))
+        else:
+            reason = "taken back by hand"
+            self._listener.nodes_to_leave({node_id: reason}, self._settings.grace_s)
+
+    async def detach(self) -> None:
+        if self._task:
+            task, self._task = self._task, None
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def stop(self) -> None:
+        await self.detach()
+        held = {node.pilot_id for node in self._cluster.nodes.values()}
+        if pilots := tuple(sorted({*self._waiting, *held})):
+            # Those that have ended already are no error.
+            await self._queue.cancel(pilots)
+
+    # -- its work ----------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            now_s = self._clock.now_s()
+            if self._is_survey_due(now_s):
+                await self._ask()
+            self._has_news.clear()
+            self._take_note()
+            plan = harvest.plan(self._situation(), self._settings)
+            await self._carry_out(plan)
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, self._pause_s(plan), self._has_news.wait())
+
+    def _is_survey_due(self, now_s: float) -> bool:
+        is_wanted = bool(self._cluster.nodes or self._waiting) or demand(self._cluster) > 0
+        return is_wanted and now_s >= self._survey_at_s
+
+    def _pause_s(self, plan: Plan) -> float:
+        next_at_s = min(self._survey_at_s, plan.again_at_s or math.inf)
+        # Without jobs, nothing is due but news.
+        return min(max(next_at_s - self._clock.now_s(), 0.01), self._settings.query_every_s)
+
+    async def _ask(self) -> None:
+        """Make a survey; where that fails, ask later and later."""
+        try:
+            survey = await self._surveyed()
+        except BatchError as error:
+            if not error.is_transient and self._task is None:
+                raise
+            self._survey_every_s = min(2 * self._survey_every_s, self._settings.query_backoff_max_s)
+            self._queue_trouble = str(error)
+        else:
+            self._survey_every_s = self._settings.query_every_s
+            self._queue_trouble = ""
+            self._previous_survey, self._survey = self._survey, survey
+            self._foresee(survey)
+            await self._give_up_silent(survey)
+        jitter = 1.0 + _JITTER * (2.0 * self._jitter() - 1.0)
+        self._survey_at_s = self._clock.now_s() + self._survey_every_s * jitter
+        self._tell_trouble()
+
+    async def _surveyed(self) -> Survey:
+        # A question to a scheduler that is away takes its programs many seconds.
+        if self._queue_trouble and not await self._queue.is_up():
+            raise BatchError(self._queue_trouble, is_transient=True)
+        return await self._queue.survey()
+
+    async def _give_up_silent(self, survey: Survey) -> None:
+        """Find pilots that have started and do not call: whatever they hold is held in vain."""
+        for pilot_id, walltime_s in survey.waiting.items():
+            self._waiting.setdefault(pilot_id, Waiting(walltime_s, survey.at_s))
+        started = self._waiting.keys() - survey.waiting.keys()
+        self._started_at_s = {p: self._started_at_s.get(p, survey.at_s) for p in started}
+        limit_at_s = survey.at_s - self._settings.call_limit_s
+        silent = sorted(p for p, at_s in self._started_at_s.items() if at_s <= limit_at_s)
+        if not silent:
+            return
+        for pilot_id in silent:
+            del self._waiting[pilot_id], self._started_at_s[pilot_id]
+        self._failures += 1
+        self._pilot_trouble = (
+            f"{len(silent)} pilots started and never called, the last of them {silent[-1]}: see "
+            f"its log in the state directory's folder `pilots`, and run `malletrain doctor`"
+        )
+        if still_running := tuple(set(silent) & set(survey.running.values())):
+            await self._queue.cancel(still_running)
+
+    def _foresee(self, survey: Survey) -> None:
+        changed: dict[str, float | None] = {}
+        for node in self._cluster.nodes.values():
+            walltime_end_at_s = self._walltime_ends_at_s.get(node.id)
+            ends = [walltime_end_at_s, survey.wanted_at_s.get(node.host)]
+            end_at_s = min((end for end in ends if end is not None), default=None)
+            if not _is_same_end(end_at_s, node.expected_end_at_s):
+                changed[node.id] = end_at_s
+        if changed and self._listener:
+            self._listener.node_ends_foreseen(changed)
+
+    def _take_note(self) -> None:
+        """Compare what was known with the nodes that there are."""
+        nodes = self._cluster.nodes
+        for node in nodes.values():
+            self._waiting.pop(node.pilot_id, None)
+            self._started_at_s.pop(node.pilot_id, None)
+            if node.pilot_id not in self._called:
+                self._called.add(node.pilot_id)
+                self._walltime_ends_at_s[node.id] = node.expected_end_at_s
+                self._failures = 0
+                self._pilot_trouble = ""
+                self._tell_trouble()
+        for node_id in self._walltime_ends_at_s.keys() - nodes.keys():
+            del self._walltime_ends_at_s[node_id]
+
+    def _situation(self) -> Situation:
+        owners = self._cluster.owners
+        return Situation(
+            now_s=self._clock.now_s(),
+            demand=demand(self._cluster),
+            held={
+                node.id: Held(
+                    host=node.host,
+                    pilot_id=node.pilot_id,
+                    called_at_s=node.opened_at_s,
+                    is_used=node.id in owners,
+                    is_leaving=node.leaving_at_s is not None,
+                )
+                for node in self._cluster.nodes.values()
+            },
+            waiting=dict(self._waiting),
+            survey=self._survey,
+            previous_survey=self._previous_survey,
+            submitted_at_s=self._submitted_at_s,
+            failures=self._failures,
+            surplus_since_s=self._surplus_since_s,
+        )
+
+    async def _carry_out(self, plan: Plan) -> None:
+        if not plan.has_surplus:
+            self._surplus_since_s = None
+        elif self._surplus_since_s is None:
+            self._surplus_since_s = self._clock.now_s()
+        if plan.give_back and self._listener:
+            self._listener.nodes_to_leave(plan.give_back, self._settings.grace_s)
+        if self._queue_trouble:
+            # Each order would take many seconds to fail.
+            return
+        try:
+            if plan.cancel:
+                await self._queue.cancel(plan.cancel)
+                for pilot_id in plan.cancel:
+                    self._waiting.pop(pilot_id, None)
+            for count, walltime_s in plan.submit:
+                await self._submit(count, walltime_s)
+        except BatchError as error:
+            self._failures += 1
+            self._submitted_at_s = self._clock.now_s()
+            self._pilot_trouble = str(error)
+            self._tell_trouble()
+
+    async def _submit(self, count: int, walltime_s: float) -> None:
+        pilot_ids = await self._queue.submit(count, walltime_s)
+        self._submitted_at_s = self._clock.now_s()
+        for pilot_id in pilot_ids:
+            self._waiting[pilot_id] = Waiting(walltime_s, self._submitted_at_s)
+
+    def _tell_trouble(self) -> None:
+        troubles = [self._pilot_trouble]
+        if self._queue_trouble:
+            troubles.insert(
+                0,
+                f"{self._queue_trouble}; training goes on, and it is asked again every "
+                f"{self._survey_every_s:.0f} s",
+            )
+        if self._listener:
+            self._listener.batch_troubled("; ".join(filter(None, troubles)))
+
+
+def _is_same_end(first_s: float | None, second_s: float | None) -> bool:
+    if first_s is None or second_s is None:
+        return first_s is second_s
+    return abs(first_s - second_s) <= _SAME_END_S
