@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from malletrain.batch.commands import CommandFailedError, CommandKind, Commands
 from malletrain.batch.pilot_script import PilotFiles

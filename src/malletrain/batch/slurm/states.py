@@ -17,12 +17,11 @@ class Fitness(enum.Enum):
     OTHERS = "others"
 
 
-#: Base states and flags as `sinfo` writes them in `StateComplete`, and JSON in capitals.
+#: Base states and flags as `sinfo` writes them in `StateComplete`.
 _UNFIT = frozenset(
     {
-        *("down", "error", "fail", "failing", "future", "drain", "undrain"),
-        *("maint", "maintenance", "not_responding", "no_respond", "invalid_reg", "blocked"),
-        *("reboot", "reboot_requested", "reboot_issued"),
+        *("down", "error", "fail", "failing", "future", "drain", "maintenance"),
+        *("not_responding", "invalid_reg", "blocked", "reboot_requested", "reboot_issued"),
         *("power_down", "power_drain", "powering_down", "powered_down"),
     }
 )
