@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.core.horizon import horizon_s, observe
-from malletrain.core.model import Stability
+from malletrain.core.horizon import horizon_s, observe, stay_s
+from malletrain.core.model import Node, Stability
 from malletrain.core.settings import HorizonSettings
 
 SETTINGS = HorizonSettings()
@@ -29,6 +29,24 @@ def test_a_fixed_horizon_is_taken_as_it_is() -> None:
 
 def test_without_experience_the_initial_time_is_believed() -> None:
     assert horizon_s(Stability(), 0.0, SETTINGS) == pytest.approx(SETTINGS.initial_s, rel=0.025)
+
+
+def test_it_looks_no_further_than_nodes_stay() -> None:
+    assert horizon_s(Stability(), 0.0, SETTINGS, 60.0) == pytest.approx(60.0, rel=0.025)
+    assert horizon_s(Stability(), 0.0, SETTINGS, 1e5) == horizon_s(Stability(), 0.0, SETTINGS)
+    for past_s in (0.0, -100.0):
+        assert horizon_s(Stability(), 0.0, SETTINGS, past_s) == SETTINGS.min_s
+
+
+def test_nodes_stay_as_long_as_half_of_them_or_more() -> None:
+    def stay(*ends_s: float | None) -> float:
+        return stay_s([Node(str(i), 0.0, expected_end_at_s=e) for i, e in enumerate(ends_s)], 10.0)
+
+    assert stay() == stay(None) == stay(50.0, None) == math.inf
+    assert stay(50.0) == 40.0
+    assert stay(50.0, 90.0, None) == stay(90.0, 50.0) == 80.0
+    leaving = Node("x", 0.0, expected_end_at_s=50.0, leaving_at_s=20.0)
+    assert stay_s([leaving, Node("y", 0.0)], 10.0) == math.inf
 
 
 def test_a_little_more_experience_leaves_the_horizon_as_it_is() -> None:

@@ -108,6 +108,17 @@ def test_jobs_stand_side_by_side_along_the_line_of_groups() -> None:
     assert placed["b"] == ("h2n2", "h2n3", "h10n1", "h10n2")
 
 
+def test_of_a_group_those_that_stay_longest_go_first() -> None:
+    free = [
+        node("h1n1", "h1", end_s=50.0),
+        node("h1n2", "h1", end_s=90.0),
+        node("h1n3", "h1"),
+        node("h2n1", "h2"),
+    ]
+    placed = assign({"a": 2, "b": 2}, {}, free, by_id(*free))
+    assert placed == {"a": ("h1n3", "h1n2"), "b": ("h1n1", "h2n1")}
+
+
 def test_in_join_order_nodes_go_out_as_they_came() -> None:
     free = [*cabinet(2, 1), *cabinet(1, 1), *cabinet(3, 1)]
     placed = assign({"a": 2}, {}, free, by_id(*free), PlacementKind.JOIN_ORDER)

@@ -17,6 +17,7 @@ from malletrain.core.events import (
     JobResumed,
     JobsForgotten,
     JobSuspended,
+    NodeEndsForeseen,
     NodesLost,
     ProgressReported,
     RescaleDone,
@@ -26,6 +27,7 @@ from malletrain.core.events import (
 )
 from malletrain.core.metrics import totals
 from malletrain.core.model import Activity, Phase
+from malletrain.core.pace import is_quiet
 from malletrain.core.settings import AdvisorKind, AdvisorSettings, CoreSettings, RestartSettings
 from tests.core.world import World, spec
 
@@ -431,6 +433,18 @@ def test_a_job_that_is_over_is_remembered_as_long_as_it_holds_nodes(world: World
     world.finish()
     world.feed(JobsForgotten(at_s=2.0, job_ids=("job",)))
     assert "job" not in world.cluster.jobs
+
+
+def test_foreseen_ends_are_news_that_nothing_waits_for(world: World) -> None:
+    world.join("a1", "a2")
+    foreseen = NodeEndsForeseen(at_s=1.0, ends_at_s={"a1": 60.0, "gone": 60.0})
+    assert is_quiet(foreseen)
+    assert not world.feed(foreseen).actions
+    assert world.cluster.nodes["a1"].expected_end_at_s == 60.0
+    world.submit(spec("job", most=1))
+    assert world.job("job").node_ids == ("a2",)
+    world.feed(NodeEndsForeseen(at_s=2.0, ends_at_s={"a1": None}))
+    assert world.cluster.nodes["a1"].expected_end_at_s is None
 
 
 def test_the_journal_rebuilds_the_state_through_its_written_form(world: World) -> None:

@@ -26,6 +26,7 @@ from malletrain.core.events import (
     JobsForgotten,
     JobSubmitted,
     JobSuspended,
+    NodeEndsForeseen,
     NodesJoined,
     NodesLeaving,
     NodesLost,
@@ -132,6 +133,15 @@ def _nodes_leaving(cluster: Cluster, event: NodesLeaving) -> Cluster:
         if node_id in cluster.nodes
     }
     return replace(cluster, nodes={**cluster.nodes, **leaving}) if leaving else cluster
+
+
+def _node_ends_foreseen(cluster: Cluster, event: NodeEndsForeseen) -> Cluster:
+    changed = {
+        node_id: replace(cluster.nodes[node_id], expected_end_at_s=end_at_s)
+        for node_id, end_at_s in event.ends_at_s.items()
+        if node_id in cluster.nodes
+    }
+    return replace(cluster, nodes={**cluster.nodes, **changed}) if changed else cluster
 
 
 def _nodes_lost(cluster: Cluster, event: NodesLost) -> Cluster:
@@ -419,6 +429,7 @@ _HANDLERS: dict[type, Callable[[Cluster, Any], Cluster]] = {
     NodesJoined: _nodes_joined,
     NodesLeaving: _nodes_leaving,
     NodesLost: _nodes_lost,
+    NodeEndsForeseen: _node_ends_foreseen,
     JobSubmitted: _job_submitted,
     JobCancelled: _job_cancelled,
     JobSuspended: _job_suspended,

@@ -69,11 +69,12 @@ def _problem(view: View, pins: Mapping[str, Pin]) -> Problem | None:
     jobs = [job for job in view.claimants if job.spec.id not in pins]
     if not jobs or not view.num_usable:
         return None
-    up_s = view.cost_of_all.scale_up_s
-    horizon_s = horizon.horizon_s(view.cluster.stability, up_s, view.settings.horizon)
+    cluster, up_s = view.cluster, view.cost_of_all.scale_up_s
+    stay_s = horizon.stay_s(cluster.nodes.values(), view.now_s)
+    horizon_s = horizon.horizon_s(cluster.stability, up_s, view.settings.horizon, stay_s)
     quotas = dict(view.settings.quotas)
     for job_id, pin in pins.items():
-        if (owner := view.cluster.jobs[job_id].spec.owner) in quotas:
+        if (owner := cluster.jobs[job_id].spec.owner) in quotas:
             quotas[owner] -= pin.nodes
     return Problem(
         claims=tuple(_claims(view, jobs, horizon_s)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from malletrain.core.model import Stability
+from malletrain.core.model import Node, Stability
 from malletrain.core.rounding import rounded
 from malletrain.core.settings import HorizonSettings
 
@@ -12,19 +13,34 @@ from malletrain.core.settings import HorizonSettings
 _STEP = 0.05
 
 
-def horizon_s(stability: Stability, cost_scale_up_s: float, settings: HorizonSettings) -> float:
+def horizon_s(
+    stability: Stability,
+    cost_scale_up_s: float,
+    settings: HorizonSettings,
+    nodes_stay_s: float = math.inf,
+) -> float:
     """Return T = m * exp(-up / m), within the bounds of the settings.
 
     m is the mean time that a job's allocation stands unchanged, up what a scale-up costs. A
     longer horizon overrates growing where allocations are short-lived or rescales dear: plain
     T = m loses several percent of all samples when rescales cost 20 times as much. At the start
-    one change after `initial_s` is assumed. What adapts is rounded: experience tells no better.
+    one change after `initial_s` is assumed. It is no longer than `nodes_stay_s` (see `stay_s`).
+    What adapts is rounded: experience tells no better.
     """
     if settings.fixed_s is not None:
         return settings.fixed_s
     stands_s = (settings.initial_s + stability.running_s) / (1.0 + stability.changes)
     horizon = stands_s * math.exp(-max(cost_scale_up_s, 0.0) / stands_s)
+    horizon = min(horizon, nodes_stay_s)
     return min(max(rounded(horizon, _STEP), settings.min_s), settings.max_s)
+
+
+def stay_s(nodes: Iterable[Node], now_s: float) -> float:
+    """Return how long half of the nodes that are not leaving, or more, are foreseen to stay."""
+    ends_at_s = [node.expected_end_at_s for node in nodes if node.leaving_at_s is None]
+    foreseen_at_s = [at_s for at_s in ends_at_s if at_s is not None]
+    middle = len(ends_at_s) // 2
+    return sorted(foreseen_at_s)[middle] - now_s if middle < len(foreseen_at_s) else math.inf
 
 
 def observe(

@@ -10,12 +10,13 @@ from malletrain.core.events import (
     CheckpointSaved,
     JobNoted,
     JobsForgotten,
+    NodeEndsForeseen,
     NodesLost,
     ProgressReported,
     RescaleDone,
 )
 
-_QUIET = (ProgressReported, CheckpointSaved, JobNoted)
+_QUIET = (ProgressReported, CheckpointSaved, JobNoted, NodeEndsForeseen)
 
 
 def is_moot(event: AnyEvent) -> bool:

@@ -35,8 +35,8 @@ def assign(
       soonest and, where nothing is expected, the last ranks. Others can have what it gives up
       once it has left, not here.
     - A growing job takes free nodes of groups it already holds, then the next ones along the line
-      of all groups. Too few free nodes go to jobs in the order of `targets`, so that at most one
-      gets a part of what it needs.
+      of all groups; of a group first what is expected to end last. Too few free nodes go to jobs
+      in the order of `targets`, so that at most one gets a part of what it needs.
 
     The kinds to compare with know one group only, in order of joining or of the expected end.
     """
@@ -90,7 +90,9 @@ class _Line:
     def __init__(self, free: Sequence[Node], kind: PlacementKind) -> None:
         usable = [node for node in free if node.leaving_at_s is None]
         if kind is PlacementKind.GROUP:
-            usable.sort(key=lambda node: (natural_key(node.group), natural_key(node.id)))
+            usable.sort(
+                key=lambda node: (natural_key(node.group), -_end_at_s(node), natural_key(node.id))
+            )
         elif kind is PlacementKind.LIFETIME:
             usable.sort(key=lambda node: (-_end_at_s(node), natural_key(node.id)))
         self._ids = [node.id for node in usable]
