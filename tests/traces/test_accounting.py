@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +168,6 @@ def test_host_lists_are_expanded() -> None:
     assert hosts.expand("nd[01-03,07],login1") == ("login1", "nd01", "nd02", "nd03", "nd07")
     assert hosts.expand("r[1-2]n[1-2]") == ("r1n1", "r1n2", "r2n1", "r2n2")
     assert hosts.expand("None assigned") == ()
-
-
-def test_without_the_library_a_host_list_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "ClusterShell.NodeSet", None)
-    with pytest.raises(TraceError, match=r"pip install 'malletrain\[replay\]'"):
-        hosts.expand("without[1-2]")
 
 
 def json_job(**fields: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import re
 import sys
 from functools import lru_cache
 
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
 from malletrain.errors import TraceError
 from malletrain.traces.files import quoted
 from malletrain.traces.jobs import MOST_NODES
@@ -32,16 +34,6 @@ def expand(text: str) -> tuple[str, ...]:
     if not text.isprintable():
         raise TraceError(f"{quoted(text)} is no host list such as nd[01-04,07]")
     _check_size(text, sum(float(last) - float(first) for first, last in _RANGE.findall(text)))
-    try:
-        from ClusterShell.NodeSet import (  # noqa: PLC0415  # an extra: only host lists need it
-            RESOLVER_NOGROUP,
-            NodeSet,
-            NodeSetException,
-        )
-    except ImportError as error:
-        raise TraceError(
-            "reading host lists needs ClusterShell: pip install 'malletrain[replay]'"
-        ) from error
     try:
         hosts = NodeSet(text, resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
