@@ -15,7 +15,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
     [
         (
             f"sbatch: error: invalid partition specified: x\n{FAILED}Invalid partition name\n",
-            "invalid partition specified: x; Invalid partition name specified",
+            "invalid partition specified: x; Invalid partition name",
             "partition in [slurm]",
             False,
         ),
