@@ -208,6 +208,11 @@ def reservations(text: str) -> tuple[Reservation, ...]:
     )
 
 
+def is_up(text: str) -> bool:
+    """Say whether `qstat -B` has a line of a server."""
+    return len(text.splitlines()) > 2
+
+
 def submitted(text: str, count: int) -> tuple[str, ...]:
     """Return the pilots' ids, of what `qsub` says of a job or an array of so many."""
     said = text.strip().splitlines() or [""]

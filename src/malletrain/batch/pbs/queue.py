@@ -14,7 +14,6 @@ from malletrain.batch.pbs.survey import groups_of, survey_of
 from malletrain.batch.pilot_script import PilotFiles
 from malletrain.batch.queue import Survey
 from malletrain.config import PbsSettings, ScavengeSettings
-from malletrain.errors import BatchError
 
 
 class PbsQueue:
@@ -63,12 +62,9 @@ class PbsQueue:
 
     async def is_up(self) -> bool:
         try:
-            await self._commands.run(CommandKind.PING, build.ping())
-        except BatchError as error:
-            if not error.is_transient:
-                raise
+            return parse.is_up(await self._commands.run(CommandKind.PING, build.ping()))
+        except CommandFailedError:
             return False
-        return True
 
     async def submit(self, count: int, walltime_s: float) -> tuple[str, ...]:
         # PBS counts whole seconds. Rounded up, a pilot would outlast its hole.
