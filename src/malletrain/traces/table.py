@@ -21,7 +21,9 @@ from malletrain.traces.tally import Tally
 #: What we need -> what it may be called, the best first, in lower case and without underscores.
 _NAMES = {
     "id": ("jobid", "jobidraw"),
+    "name": ("jobname",),
     "submit": ("submit", "submittime", "submitted"),
+    "eligible": ("eligible", "eligibletime"),
     "start": ("start", "starttime", "started"),
     "end": ("end", "endtime", "ended"),
     "elapsed": ("elapsedraw", "elapsed", "runtime"),
@@ -102,7 +104,7 @@ def _accounts(
         raise UsageError("--columns cannot apply: the log's first line names its columns")
     else:
         rows = chain([first], rows)
-    table = _Table(columns, clock)
+    table = Table(columns, clock)
     if table.has_only_asked_nodes:
         tally.say("nodes are those that jobs asked for: the log does not say how many they had")
     for row in rows:
@@ -113,8 +115,8 @@ def _accounts(
             yield table.account(cells)
 
 
-class _Table:
-    """Where what we need stands in a row."""
+class Table:
+    """Where what is needed (see `_NAMES`) stands in a row."""
 
     def __init__(self, columns: tuple[str, ...], clock: Clock) -> None:
         # `sacct -p` ends each line with the delimiter.
@@ -135,6 +137,10 @@ class _Table:
         free = [at for at, name in enumerate(plain) if name in _FREE_TEXT]
         self._free_at = free[0] if len(free) == 1 else None
         self._check(names)
+
+    def has(self, need: str) -> bool:
+        """Whether there is a column for it."""
+        return need in self._at
 
     @property
     def has_only_asked_nodes(self) -> bool:
