@@ -25,9 +25,11 @@ MAY_IMPORT = {
     "train": {"core.model", "wire", *LEAVES},
     "node": {"core.model", "wire", "clock", *LEAVES},
     "live": {"core", "allocate", "batch", "wire", "clock", "config", *LEAVES},
+    "impact": {"core", "traces", "batch.commands", "report.quantities", "errors"},
     "report": {"core", "live.store", "sim.results", "errors"},
     "cli": {
         *("core", "allocate", "batch", "live", "traces", "workloads", "sim", "replay", "report"),
+        *("impact", "clock"),
         *("config", "errors"),
     },
 }

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from malletrain import __version__
 from malletrain.cli import (
     controller_commands,
+    impact_command,
     job_commands,
     node_commands,
     replay_commands,
@@ -84,6 +85,7 @@ app.command(rich_help_panel=_CONTROLLER)(controller_commands.up)
 app.command(rich_help_panel=_CONTROLLER)(controller_commands.down)
 app.command(rich_help_panel=_CONTROLLER)(watch.top)
 app.command(rich_help_panel=_CONTROLLER)(controller_commands.report)
+app.command(rich_help_panel=_CONTROLLER)(impact_command.impact)
 app.command(rich_help_panel=_CONTROLLER)(controller_commands.doctor)
 app.command(rich_help_panel=_JOBS, context_settings=_COMMAND_FOLLOWS)(job_commands.submit)
 app.command(rich_help_panel=_JOBS)(job_commands.jobs)
