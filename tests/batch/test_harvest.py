@@ -193,6 +193,12 @@ def test_a_hole_is_not_filled_twice() -> None:
     assert plan(situation(3, held, survey=survey), SETTINGS).submit == ((1, 840.0), (1, LONG_S))
 
 
+def test_a_pilot_that_has_started_elsewhere_leaves_the_hole_to_another() -> None:
+    survey = replace(holes(900.0), running={"elsewhere": "short"})
+    waiting = pilots(840.0, "short")
+    assert plan(situation(2, waiting=waiting, survey=survey), SETTINGS).submit == ((1, 840.0),)
+
+
 # -- exchange --------------------------------------------------------------------------------------
 
 STUCK = pilots(LONG_S, "l1", "l2", "l3", "l4")
@@ -240,6 +246,12 @@ def test_a_surplus_is_given_back_after_its_time_and_only_what_is_unused() -> Non
     planned = plan(then, SETTINGS)
     assert planned.give_back == dict.fromkeys(("b-node", "c-node"), "no job could use it for 60 s")
     assert not planned.has_surplus
+
+
+def test_nodes_beyond_the_limit_are_a_surplus_whatever_the_demand() -> None:
+    held = holding(*"abcdefghi", unused=("a", "b"))
+    planned = plan(situation(100, held, surplus_since_s=NOW_S - 60.0), SETTINGS)
+    assert set(planned.give_back) == {"a-node"}
 
 
 def test_used_nodes_stay_whatever_the_demand() -> None:
