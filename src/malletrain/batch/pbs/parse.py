@@ -45,7 +45,7 @@ class Vnode:
     reservations: tuple[str, ...]
     #: The only one whose jobs it takes; "" if it takes all.
     queue: str
-    #: The site's placement set: a rack, a switch, a dragonfly group.
+    #: The site's smallest: a rack or a switch (tier0), else a dragonfly group (tier1).
     group: str
 
 
@@ -131,7 +131,7 @@ def _vnode(name: str, node: _Node) -> Vnode:
         jobs=node.jobs,
         reservations=tuple(filter(None, map(str.strip, listed))),
         queue=_text(node.queue),
-        group=_text(node.resources.tier1) or _text(node.resources.tier0),
+        group=_text(node.resources.tier0) or _text(node.resources.tier1),
     )
 
 

@@ -41,7 +41,7 @@ _REFUSALS = (
         "lower max_waiting in [scavenge]: it is more than the server's max_array_size",
     ),
     _Refusal(
-        "exceeds queue and/or server resource limits",
+        "resource limits",
         "lower walltime_s in [scavenge] to the queue's resources_max.walltime (`qstat -Qf`), or "
         "correct select in [pbs]",
     ),
