@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from malletrain.config import SlurmSettings
+from malletrain.errors import BatchError
 
 #: What users may have set to change what these programs ask or show by default.
 _DEFAULTS = re.compile(r"(SQUEUE|SINFO|SBATCH|SCANCEL|SCONTROL)_\w+|SLURM_CLUSTERS")
 #: States of jobs in which they have, or are to have, nodes.
 _JOB_STATES = "PD,CF,R,S"
+_MINUTE_S = 60
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -44,23 +46,39 @@ def ping() -> tuple[str, ...]:
     return ("scontrol", "ping")
 
 
+def limit_min(walltime_s: float) -> int:
+    """Return the time limit in minutes, which are all that Slurm tells apart.
+
+    Rounded up, a pilot would outlast its hole, and not be started in it.
+
+    Raises:
+        BatchError: nothing is left.
+    """
+    if walltime_s < _MINUTE_S:
+        raise BatchError(
+            f"a pilot of {walltime_s:g} s is shorter than Slurm's shortest time limit, 60 s",
+            is_transient=False,
+        )
+    return int(walltime_s // _MINUTE_S)
+
+
 def submit(
-    count: int, limit_min: int, name: str, log_dir: Path, settings: SlurmSettings
+    count: int, minutes: int, name: str, log_dir: Path, settings: SlurmSettings
 ) -> tuple[str, ...]:
     """Submit an array of pilots whose script comes by standard input."""
     return (
         *("sbatch", "--parsable", f"--array=0-{count - 1}"),
-        *pilot_options(limit_min, name, log_dir, settings),
+        *pilot_options(minutes, name, log_dir, settings),
     )
 
 
 def pilot_options(
-    limit_min: int, name: str, log_dir: Path, settings: SlurmSettings
+    minutes: int, name: str, log_dir: Path, settings: SlurmSettings
 ) -> tuple[str, ...]:
     """Return how any pilot is asked for: one whole node, behind everybody else."""
     named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
     return (
-        *(f"--job-name={name}", f"--time={limit_min}"),
+        *(f"--job-name={name}", f"--time={minutes}"),
         *("--nodes=1", "--ntasks=1", "--exclusive", "--mem=0"),
         # A pilot that is preempted is replaced where and when a node is idle, not where it was.
         *("--no-requeue", f"--nice={settings.nice}"),

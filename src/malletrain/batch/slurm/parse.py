@@ -77,16 +77,16 @@ def jobs(text: str) -> Iterator[Job]:
     """Yield everybody's jobs."""
     for line in _below(_JOBS_HEADER, text, "squeue"):
         if match := _JOB.fullmatch(line):
-            job_id, uid, state, start, limit, hosts, planned, name = match.groups()
+            job_id, uid, state, start, limit, where, planned, name = match.groups()
             yield Job(
                 id=job_id,
                 uid=int(uid),
                 state=state,
                 name=name,
-                limit_s=_limit_s(limit),
-                hosts=_hosts(hosts),
+                limit_s=limit_s(limit),
+                hosts=hosts(where),
                 start_at_s=_epoch_s(start),
-                planned=_hosts(planned),
+                planned=hosts(planned),
             )
 
 
@@ -97,7 +97,7 @@ def task_ids(job_id: str) -> tuple[str, ...]:
         return (job_id,)
     # After %: how many may run at once.
     numbers = tasks.rstrip("]").split("%")[0]
-    return tuple(f"{job}_{task}" for task in _hosts(f"[{numbers}]"))
+    return tuple(f"{job}_{task}" for task in hosts(f"[{numbers}]"))
 
 
 def reservations(text: str) -> tuple[Reservation, ...]:
@@ -107,7 +107,7 @@ def reservations(text: str) -> tuple[Reservation, ...]:
             start_at_s, end_at_s = _epoch_s(match[1]), _epoch_s(match[2])
             found.append(
                 Reservation(
-                    _hosts(match[3]),
+                    hosts(match[3]),
                     -math.inf if start_at_s is None else start_at_s,
                     math.inf if end_at_s is None else end_at_s,
                 )
@@ -140,7 +140,8 @@ def _below(header: str, text: str, program: str) -> Iterator[str]:
     return filter(None, lines)
 
 
-def _limit_s(text: str) -> float:
+def limit_s(text: str) -> float:
+    """Read a time limit; infinite where there is none."""
     try:
         known_s = duration_s(text, "TIME_LIMIT")
     except TraceError:
@@ -148,7 +149,8 @@ def _limit_s(text: str) -> float:
     return math.inf if known_s is None else known_s
 
 
-def _hosts(text: str) -> tuple[str, ...]:
+def hosts(text: str) -> tuple[str, ...]:
+    """Read a host list."""
     try:
         return expand(text)
     except TraceError as error:

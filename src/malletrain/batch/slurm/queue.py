@@ -14,10 +14,6 @@ from malletrain.batch.slurm.script import slurm_script
 from malletrain.batch.slurm.survey import survey_of
 from malletrain.clock import Clock
 from malletrain.config import ScavengeSettings, SlurmSettings
-from malletrain.errors import BatchError
-
-#: Many sites' shortest time limit, and the coarseness of all.
-_MINUTE_S = 60
 
 
 class SlurmQueue:
@@ -68,20 +64,12 @@ class SlurmQueue:
         return parse.is_up(answer)
 
     async def submit(self, count: int, walltime_s: float) -> tuple[str, ...]:
-        # Rounded up, a pilot would outlast its hole, and not be started in it.
-        limit_min = int(walltime_s // _MINUTE_S)
-        if limit_min < 1:
-            raise BatchError(
-                f"a pilot of {walltime_s:g} s is shorter than Slurm's shortest time limit, 60 s",
-                is_transient=False,
-            )
+        minutes = build.limit_min(walltime_s)
         self._files.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = build.submit(
-            count, limit_min, self._files.job_name, self._files.log_dir, self._slurm
+            count, minutes, self._files.job_name, self._files.log_dir, self._slurm
         )
-        script = slurm_script(
-            limit_min, self._scavenge, self._slurm, self._files, self._environment
-        )
+        script = slurm_script(minutes, self._scavenge, self._slurm, self._files, self._environment)
         try:
             answer = await self._commands.run(CommandKind.ORDER, command, script)
         except CommandFailedError as error:

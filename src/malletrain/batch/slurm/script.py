@@ -10,7 +10,7 @@ from malletrain.config import ScavengeSettings, SlurmSettings
 
 
 def slurm_script(
-    limit_min: int,
+    minutes: int,
     scavenge: ScavengeSettings,
     slurm: SlurmSettings,
     files: PilotFiles,
@@ -32,7 +32,7 @@ def slurm_script(
         first_lines=(
             *(f"export {name}={shlex.quote(value)}" for name, value in kept),
             # Slurm before 23.02 does not tell the end.
-            f"malletrain_ends_at_s=${{SLURM_JOB_END_TIME:-$(($(date +%s) + {limit_min * 60}))}}",
+            f"malletrain_ends_at_s=${{SLURM_JOB_END_TIME:-$(($(date +%s) + {minutes * 60}))}}",
             # All switches above the node: `row1.rack7.node3`, without the node.
             'malletrain_group=${SLURM_TOPOLOGY_ADDR%"$SLURMD_NODENAME"}',
             "malletrain_group=${malletrain_group%.}",
