@@ -18,7 +18,6 @@ from malletrain.errors import BatchError
 _PROGRAMS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel", "srun")
 _AS_OF = re.compile(r"Configuration data as of (\d+)")
 _FIELD = re.compile(r"(\w+)=(\S*)")
-_NONE = {"", "(null)", "N/A"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +32,6 @@ class Partition:
     grace_s: float
     #: Infinite where there is no limit.
     max_time_s: float
-    #: "" where it has none.
-    qos: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +194,6 @@ def parse_qos(text: str) -> tuple[Qos, ...]:
 
 
 def _partition(values: Mapping[str, str]) -> Partition:
-    qos = values.get("QoS", "")
     return Partition(
         name=values["PartitionName"],
         is_default=values.get("Default") == "YES",
@@ -207,7 +203,6 @@ def _partition(values: Mapping[str, str]) -> Partition:
         preempt_mode=values.get("PreemptMode", "OFF"),
         grace_s=_number(values, "GraceTime", 0),
         max_time_s=parse.limit_s(values.get("MaxTime", "UNLIMITED")),
-        qos="" if qos in _NONE else qos,
     )
 
 
