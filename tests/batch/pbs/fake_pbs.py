@@ -21,6 +21,8 @@ from tests.batch.pbs import fake_programs
 from tests.batch.pbs.fake_programs import State
 
 _PROGRAMS = frozenset({"qsub", "qdel", "qstat", "pbsnodes", "pbs_rstat"})
+_OPEN = {"queue_type": "Execution", "enabled": "True", "started": "True"}
+_QUEUES = {"workq": {**_OPEN, "Priority": 100}, "scavenge": {**_OPEN, "Priority": 1}}
 _SOMEBODY = f"7.{fake_programs.SERVER}"
 _END_LIMIT_S = 15.0
 
@@ -39,7 +41,9 @@ class FakePbs:
         folder.mkdir()
         nodes = {host: {"state": "free"} for host in sorted(self.hosts)}
         state = {"is_up": True, "user": getpass.getuser(), "last": 1000, "nodes": nodes}
-        self._state_path.write_text(json.dumps({**state, "jobs": {}, "reservations": []}))
+        self._state_path.write_text(
+            json.dumps({**state, "jobs": {}, "reservations": [], "queues": _QUEUES})
+        )
         for program in _PROGRAMS:
             path = folder / "bin" / program
             path.parent.mkdir(exist_ok=True)

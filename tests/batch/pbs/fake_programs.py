@@ -82,6 +82,12 @@ def qstat(state: State, arguments: list[str]) -> int:
         say("---------------- ----- ----- ----- ----- ----- ----- ----- ----- -----------")
         say(f"{SERVER}                0     0     0     0     0     0     0     0 Active")
         return 0
+    if arguments == ["-B", "-f", "-F", "json"]:
+        say_json({"Server": {SERVER: {"default_queue": "workq", "max_array_size": 10000}}})
+        return 0
+    if arguments == ["-Q", "-f", "-F", "json"]:
+        say_json({"Queue": state["queues"]})
+        return 0
     assert arguments == ["-f", "-F", "json"], arguments
     jobs = {
         i: shown(i, job) for i, job in state["jobs"].items() if job["waiting"] or job["running"]

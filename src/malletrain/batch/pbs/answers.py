@@ -1,13 +1,17 @@
-"""PBS's JSON, which is not always JSON."""
+"""PBS's JSON, which is not always JSON, and its way of writing values."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TypeVar
 
 import msgspec
 
 from malletrain.errors import BatchError
+
+#: Texts that look like numbers are written as numbers.
+Text = str | int | float | None
 
 Answer = TypeVar("Answer")
 
@@ -34,6 +38,21 @@ def decode(text: str, kind: type[Answer], program: str) -> Answer:
         raise BatchError(
             f"{program} ended well and said what makes no sense: {error}", is_transient=True
         ) from error
+
+
+def text_of(value: Text) -> str:
+    return "" if value is None else str(value)
+
+
+def duration_s(value: Text) -> float:
+    """Read seconds, or `hours:minutes:seconds`; what is not limited is infinite."""
+    total_s = 0.0
+    try:
+        for part in text_of(value).split(":"):
+            total_s = total_s * 60 + float(part)
+    except ValueError:
+        return math.inf
+    return total_s
 
 
 def _mended(text: str) -> str:

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 
 from msgspec import Struct, field
 
-from malletrain.batch.pbs.answers import decode
+from malletrain.batch.pbs.answers import Text, decode, duration_s, text_of
 from malletrain.errors import BatchError
-
-#: PBS writes texts that look like numbers as numbers.
-_Text = str | int | float | None
 
 _JOB_ID = re.compile(r"(\d+)(\[\d*\])?\.(\S+)")
 #: `(a:ncpus=4)+(b[0]:ncpus=2+b[1]:ncpus=2)+(c)`
@@ -91,17 +88,17 @@ def array_of(job_id: str) -> str:
 
 
 class _Resources(Struct, frozen=True):
-    host: _Text = None
-    tier0: _Text = None
-    tier1: _Text = None
+    host: Text = None
+    tier0: Text = None
+    tier1: Text = None
 
 
 class _Node(Struct, frozen=True):
     state: str = ""
-    mom: _Text = field(name="Mom", default=None)
+    mom: Text = field(name="Mom", default=None)
     jobs: tuple[str, ...] = ()
     resv: str | tuple[str, ...] = ()
-    queue: _Text = None
+    queue: Text = None
     resources: _Resources = field(name="resources_available", default=_Resources())
 
 
@@ -123,15 +120,15 @@ def nodes(text: str) -> tuple[float, dict[str, Vnode]]:
 
 
 def _vnode(name: str, node: _Node) -> Vnode:
-    host = _text(node.resources.host) or _text(node.mom) or name
+    host = text_of(node.resources.host) or text_of(node.mom) or name
     listed = node.resv.split(",") if isinstance(node.resv, str) else node.resv
     return Vnode(
         host=host.partition(".")[0],
         state=node.state,
         jobs=node.jobs,
         reservations=tuple(filter(None, map(str.strip, listed))),
-        queue=_text(node.queue),
-        group=_text(node.resources.tier0) or _text(node.resources.tier1),
+        queue=text_of(node.queue),
+        group=text_of(node.resources.tier0) or text_of(node.resources.tier1),
     )
 
 
@@ -139,20 +136,20 @@ def _vnode(name: str, node: _Node) -> Vnode:
 
 
 class _Request(Struct, frozen=True):
-    walltime: _Text = None
+    walltime: Text = None
 
 
 class _Estimate(Struct, frozen=True):
-    exec_vnode: _Text = None
-    start_time: _Text = None
+    exec_vnode: Text = None
+    start_time: Text = None
 
 
 class _Job(Struct, frozen=True):
-    name: _Text = field(name="Job_Name", default=None)
-    owner: _Text = field(name="Job_Owner", default=None)
-    state: _Text = field(name="job_state", default=None)
+    name: Text = field(name="Job_Name", default=None)
+    owner: Text = field(name="Job_Owner", default=None)
+    state: Text = field(name="job_state", default=None)
     request: _Request = field(name="Resource_List", default=_Request())
-    waiting: _Text = field(name="array_indices_remaining", default=None)
+    waiting: Text = field(name="array_indices_remaining", default=None)
     estimated: _Estimate = _Estimate()
 
 
@@ -167,13 +164,13 @@ def jobs(text: str) -> Iterator[Job]:
     for job_id, job in decode(text, _Jobs, "qstat").jobs.items():
         yield Job(
             id=job_id,
-            name=_text(job.name),
-            user=_text(job.owner).partition("@")[0],
-            state=_text(job.state),
-            walltime_s=_duration_s(_text(job.request.walltime)),
-            waiting=tuple(_indices(_text(job.waiting))),
-            planned_at_s=_at_s(_text(job.estimated.start_time)),
-            planned=_vnodes(_text(job.estimated.exec_vnode)),
+            name=text_of(job.name),
+            user=text_of(job.owner).partition("@")[0],
+            state=text_of(job.state),
+            walltime_s=duration_s(job.request.walltime),
+            waiting=tuple(_indices(text_of(job.waiting))),
+            planned_at_s=_at_s(text_of(job.estimated.start_time)),
+            planned=_vnodes(text_of(job.estimated.exec_vnode)),
         )
 
 
@@ -230,10 +227,6 @@ def is_only_of_the_gone(errors: str) -> bool:
     return bool(lines) and all(_GONE.search(line) for line in lines)
 
 
-def _text(value: _Text) -> str:
-    return "" if value is None else str(value)
-
-
 def _vnodes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_VNODE.findall(text)))
 
@@ -245,14 +238,3 @@ def _at_s(text: str) -> float | None:
     with contextlib.suppress(ValueError, OverflowError):
         return time.mktime(time.strptime(" ".join(text.split()), _TIME))
     return None
-
-
-def _duration_s(text: str) -> float:
-    """Read seconds, or `hours:minutes:seconds`; what is not limited is infinite."""
-    total_s = 0.0
-    try:
-        for part in text.split(":"):
-            total_s = total_s * 60 + float(part)
-    except ValueError:
-        return float("inf")
-    return total_s
