@@ -19,7 +19,7 @@ from malletrain.traces.files import Lines
 DAY_S = 1_796_000_000.0
 SIGNALLED = "the node got SIGTERM"
 HEADER = "JobID|JobName|State|Submit|Eligible|Start|End|NodeList"
-NAME = "malletrain-ab12"
+NAME = "malle-ab12"
 
 
 def accounting(text: str) -> tuple[BatchJob, ...]:

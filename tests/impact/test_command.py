@@ -76,7 +76,9 @@ def test_a_file_of_accounting(run: Run, site: Site, tmp_path: Path) -> None:
     path.write_text("\n".join(site.rows) + "\n")
     result = run("--accounting", str(path))
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("In 15.0 minutes MalleTrain used 15.0 node-minutes of idle time;")
+    assert result.stdout.startswith(
+        "In 15.0 minutes MalleTrain used 15.0 node-minutes of idle time;"
+    )
     assert "1 job took nodes back and waited 1 s" in " ".join(result.stdout.split())
     assert "Note:" not in result.stdout
 

@@ -108,7 +108,7 @@ def test_pilots_of_others_are_neither_ours_nor_main_jobs() -> None:
     site.account("7_0", 0, 50, "nd01", name=NAME, state="PREEMPTED")
     # Never called.
     site.account("7_1", 0, 60, "nd02", name=NAME)
-    site.account("8_0", 0, 60, "nd03", name="malletrain-ffff")
+    site.account("8_0", 0, 60, "nd03", name="malle-ffff")
     site.leave(50, "7_0")
     site.lose(50.5, "7_0")
     queue = site.impact(0, 100).queue
@@ -121,14 +121,28 @@ def test_who_cancelled_a_pilot() -> None:
     site = Site()
     site.run(0, CommandKind.ORDER, "sbatch", f"--job-name={NAME}")
     site.join(5, nd01="7_0", nd02="7_1")
-    for task, host in enumerate(("nd01", "nd02")):
-        site.account(f"7_{task}", 0, 50, host, name=NAME, state="CANCELLED by 1000")
+    # As jobcomp has it: tasks of arrays under ids of their own.
+    for job_id, host in (("7", "nd01"), ("8", "nd02")):
+        site.account(job_id, 0, 50, host, name=NAME, state="CANCELLED")
     site.run(50, CommandKind.ORDER, "scancel", "--quiet", "7_[1,4]")
-    # Its id is not one that the journal has.
-    site.account("99", 0, 60, "nd03", name=NAME, state="CANCELLED")
+    # It never called.
+    site.account("9", 0, 60, "nd03", name=NAME, state="CANCELLED")
     queue = site.impact(0, 100).queue
     assert queue is not None
     assert queue.pilot_ends == {"cancelled by us": 1, "cancelled by hand": 1, "cancelled": 1}
+
+
+def test_nodes_of_pilots_that_we_cancelled_were_given_back() -> None:
+    site = Site()
+    site.join(0, nd01="7_0", nd02="7_1", nd03="7_2")
+    site.run(50, CommandKind.ORDER, "scancel", "--quiet", "7_[0,1]")
+    site.leave(50.1, "7_0")
+    site.lose(50.2, "7_0")
+    site.lose(50.3, "7_1")
+    site.leave(60, "7_2")
+    site.run(61, CommandKind.ORDER, "scancel", "--quiet", "7_[2]")
+    found = site.impact(0, 100, has_accounting=False)
+    assert found.leaves == {"given back": 2, "asked back": 1}
 
 
 def test_waiting_pilots_count_until_they_start_or_are_cancelled() -> None:
@@ -206,13 +220,15 @@ def test_nodes_taken_out_of_service_while_ours() -> None:
 
 def test_a_node_given_back_is_not_one_asked_back() -> None:
     site = Site()
-    site.join(0, nd01="7_0", nd02="7_1")
+    site.join(0, nd01="7_0", nd02="7_1", nd03="7_2")
     site.leave(10, "7_0", reason="no job could use it for 60 s")
     site.lose(11, "7_0")
     site.events.append(NodesLost(at_s=DAY_S + 20, node_ids=("7_1",), were_released=True))
+    # At the controller's shutdown.
+    site.lose(21, "7_2", reason="it left")
     site.account("50", 12, 20, "nd01", ready=5)
     found = site.impact(0, 30)
-    assert found.leaves == {"given back": 2}
+    assert found.leaves == {"given back": 3}
     assert found.queue is not None
     assert found.queue.takings == ()
 

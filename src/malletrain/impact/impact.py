@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from malletrain.batch.commands import CommandRecord
 from malletrain.core.ledger import NodeSeconds
 from malletrain.impact.accounting import BatchJob
-from malletrain.impact.load import SchedulerLoad, cancelled_ids, pilot_names, scheduler_load
+from malletrain.impact.load import SchedulerLoad, cancelled_at_s, pilot_names, scheduler_load
 from malletrain.impact.pilots import PilotEnd, Queue, divide, end_of, most_waiting, node_s, ran
 from malletrain.impact.stays import Held, Leave, Stay
 from malletrain.impact.takings import Taking, takings
@@ -88,27 +89,40 @@ def impact(
         jobs: the accounting; None where there is none.
         notes: what is to be said beside them.
     """
-    stays, from_s, to_s = held.stays, held.from_s, held.to_s
+    cancelled = cancelled_at_s(commands or ())
+    stays = tuple(_as_ordered(stay, cancelled) for stay in held.stays)
+    held = dataclasses.replace(held, stays=stays)
     if commands is None and not _pilot_ids(stays):
         # Nodes that no scheduler gave.
         commands = ()
     queue = None
     if jobs is not None:
         queue = divide(jobs, _pilot_ids(stays), pilot_names(commands or ()))
-    of_queue = None if queue is None else _queue_impact(held, commands or (), queue)
+    of_queue = None if queue is None else _queue_impact(held, cancelled, queue)
     return Impact(
-        from_at_s=from_s,
-        to_at_s=to_s,
+        from_at_s=held.from_s,
+        to_at_s=held.to_s,
         pilots=len({stay.pilot_id or stay.node_id for stay in stays}),
         harvested_node_s=held.node_s.offered,
         node_s=held.node_s,
         leaves=dict(Counter(stay.leave.value for stay in stays)),
         released=_spread(_releases_s(held)),
         unfit=tuple(sorted(_unfit(held, queue), key=lambda unfit: unfit.at_s)),
-        load=None if commands is None else scheduler_load(commands, from_s, to_s),
+        load=None if commands is None else scheduler_load(commands, held.from_s, held.to_s),
         queue=of_queue,
         notes=(*notes, *_doubts(stays, of_queue)),
     )
+
+
+def _as_ordered(stay: Stay, cancelled: Mapping[str, float]) -> Stay:
+    """Tell a signal, or an end, that followed from our own cancelling from the batch system's."""
+    ended_at_s = stay.asked_at_s or stay.gone_at_s
+    at_s = cancelled.get(stay.pilot_id)
+    if at_s is None or ended_at_s is None or at_s > ended_at_s:
+        return stay
+    if stay.leave not in (Leave.ASKED, Leave.LOST):
+        return stay
+    return dataclasses.replace(stay, leave=Leave.GIVEN_BACK, reason="cancelled by us")
 
 
 def _pilot_ids(stays: Sequence[Stay]) -> set[str]:
@@ -123,12 +137,12 @@ def _doubts(stays: Sequence[Stay], queue: QueueImpact | None) -> tuple[str, ...]
     return () if queue.main_jobs else (_NO_OTHERS,)
 
 
-def _queue_impact(held: Held, commands: Sequence[CommandRecord], queue: Queue) -> QueueImpact:
+def _queue_impact(held: Held, cancelled: Mapping[str, float], queue: Queue) -> QueueImpact:
     from_s, to_s = held.from_s, held.to_s
-    pilot_ids, cancelled = _pilot_ids(held.stays), cancelled_ids(commands)
+    ids = {pilot: stay.pilot_id for stay in held.stays if (pilot := queue.pilot_of(stay))}
     found = takings(held.stays, queue, from_s, to_s)
     pilots = [pilot for pilot in queue.pilots if ran(pilot, from_s, to_s)]
-    ends = Counter(end_of(pilot, cancelled, pilot_ids).value for pilot in pilots)
+    ends = Counter(end_of(pilot, ids.get(pilot), cancelled).value for pilot in pilots)
     return QueueImpact(
         takings=found,
         waited=_spread([taking.waited_s for taking in found]),

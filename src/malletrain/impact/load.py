@@ -15,7 +15,7 @@ from malletrain.errors import StateDirError
 
 _MINUTE_S = 60.0
 #: How an order to submit names pilots: `sbatch --job-name=...`, `qsub -N ...`.
-_PILOT_NAME = re.compile(r"(?:--job-name=)?(malletrain-[\w-]+)")
+_PILOT_NAME = re.compile(r"(?:--job-name=)?(malle-[\w-]+)")
 #: `scancel 12_[0,3]` and `scancel 12_0`; elsewhere ids stand as they are.
 _TASKS = re.compile(r"(\w+)_\[([\d,]+)\]")
 _ENDING = ("scancel", "qdel")
@@ -93,15 +93,15 @@ def pilot_names(records: Iterable[CommandRecord]) -> set[str]:
     return {match[1] for word in words if (match := _PILOT_NAME.fullmatch(word))}
 
 
-def cancelled_ids(records: Iterable[CommandRecord]) -> set[str]:
-    """Return the ids of the pilots that were cancelled by us."""
-    ids: set[str] = set()
+def cancelled_at_s(records: Iterable[CommandRecord]) -> dict[str, float]:
+    """Return when we first cancelled pilots, by id."""
+    cancelled: dict[str, float] = {}
     for record in _orders(records):
         if _program(record) in _ENDING:
             for word in record.command[1:]:
-                match = _TASKS.fullmatch(word)
-                ids |= {f"{match[1]}_{task}" for task in match[2].split(",")} if match else {word}
-    return ids
+                for pilot_id in _pilot_ids(word):
+                    cancelled.setdefault(pilot_id, record.at_s)
+    return cancelled
 
 
 def _most_in_a_minute(moments_s: Sequence[float]) -> int:
@@ -111,6 +111,12 @@ def _most_in_a_minute(moments_s: Sequence[float]) -> int:
             first += 1
         most = max(most, last - first + 1)
     return most
+
+
+def _pilot_ids(word: str) -> list[str]:
+    if match := _TASKS.fullmatch(word):
+        return [f"{match[1]}_{task}" for task in match[2].split(",")]
+    return [word]
 
 
 def _by_program(records: Sequence[CommandRecord]) -> Iterator[ProgramLoad]:

@@ -13,7 +13,7 @@ from malletrain.impact.accounting import RESOLUTION_S, BatchJob
 from malletrain.impact.stays import Stay
 
 #: Every instance's pilots are called so.
-_PREFIX = "malletrain-"
+_PREFIX = "malle-"
 _TASKS = re.compile(r"_\[([\d,-]+)")
 #: Clocks of the scheduler's machine and of the controller's may differ so much.
 CLOCKS_APART_S = 1.0
@@ -28,7 +28,7 @@ class PilotEnd(enum.Enum):
     NODE_FAIL = "node failed"
     CANCELLED_BY_US = "cancelled by us"
     CANCELLED_BY_HAND = "cancelled by hand"
-    #: The accounting's ids cannot be compared with ours.
+    #: It never called: it may have been either.
     CANCELLED = "cancelled"
     FAILED = "failed"
     #: When the accounting was written.
@@ -56,10 +56,8 @@ class Queue:
     pilots_of: Mapping[str, Sequence[BatchJob]]
 
     def pilot_of(self, stay: Stay) -> BatchJob | None:
-        """Return the pilot that held a node when it was asked back, or lost."""
-        at_s = stay.asked_at_s or stay.gone_at_s
-        if at_s is None:
-            return None
+        """Return the pilot that held a node: when it was asked back, lost, or joined at least."""
+        at_s = stay.asked_at_s or stay.gone_at_s or stay.joined_at_s
         pilots = self.pilots_of.get(stay.host, ())
         return next((pilot for pilot in pilots if _ran_at(pilot, at_s)), None)
 
@@ -99,15 +97,20 @@ def node_s(job: BatchJob, from_s: float, to_s: float) -> float:
     return len(job.hosts) * max(0.0, min(ended_at_s, to_s) - max(job.started_at_s, from_s))
 
 
-def end_of(pilot: BatchJob, cancelled_by_us: set[str], pilot_ids: set[str]) -> PilotEnd:
-    """Say how a pilot ended, and, of one that was cancelled, by whom."""
+def end_of(pilot: BatchJob, pilot_id: str | None, cancelled_by_us: Collection[str]) -> PilotEnd:
+    """Say how a pilot ended, and, of one that was cancelled, by whom.
+
+    Args:
+        pilot: as the accounting has it; jobcomp numbers tasks of arrays anew.
+        pilot_id: its id in the journal; None where it is not known there.
+        cancelled_by_us: such ids, of those that we cancelled.
+    """
     state, *_ = pilot.state.split(maxsplit=1) or [""]
     if state != "CANCELLED":
         return _ENDS.get(state, PilotEnd.FAILED)
-    array, _, _ = pilot.id.partition("_")
-    if not cancelled_by_us.isdisjoint({pilot.id, array}):
+    if pilot_id in cancelled_by_us or pilot.id in cancelled_by_us:
         return PilotEnd.CANCELLED_BY_US
-    return PilotEnd.CANCELLED_BY_HAND if pilot.id in pilot_ids else PilotEnd.CANCELLED
+    return PilotEnd.CANCELLED if pilot_id is None else PilotEnd.CANCELLED_BY_HAND
 
 
 def most_waiting(pilots: Sequence[BatchJob], from_s: float, to_s: float) -> int:

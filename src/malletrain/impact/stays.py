@@ -19,6 +19,8 @@ from malletrain.core.model import Cluster, Node
 _SIGNALLED = re.compile(r"|the node got .*")
 #: Why `batch.harvest` gives a node back whose host is being taken out of service.
 _UNFIT = re.compile(r"the batch system says that \S+ is .+")
+#: How a controller names an end that was no surprise, such as those at its own shutdown.
+_IN_ORDER = "it left"
 
 
 class Leave(enum.Enum):
@@ -132,7 +134,8 @@ class _Recorder:
         if _UNFIT.fullmatch(reason):
             stay.leave, stay.reason = Leave.UNFIT, reason
         elif stay.leave is Leave.HELD:
-            stay.leave = Leave.GIVEN_BACK if were_released else Leave.LOST
+            is_in_order = were_released or reason == _IN_ORDER
+            stay.leave = Leave.GIVEN_BACK if is_in_order else Leave.LOST
             stay.reason = reason
 
 

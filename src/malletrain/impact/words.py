@@ -79,8 +79,8 @@ def _harvest(impact: Impact) -> str:
 
 def _pilots(queue: QueueImpact) -> str:
     return (
-        f"In the accounting pilots held {node_time(queue.pilot_node_s)}, as they need time to "
-        f"start and to end. Their final states: {_counts(queue.pilot_ends)}. At most "
+        f"In the accounting pilots held {node_time(queue.pilot_node_s)} from their start to "
+        f"their end. Final states: {_counts(queue.pilot_ends)}. At most "
         f"{_count(queue.most_waiting, 'pilot')} waited in the queue at once."
     )
 
