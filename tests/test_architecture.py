@@ -12,13 +12,13 @@ import malletrain
 ROOT = Path(malletrain.__file__).parent
 
 #: Modules that know nothing of the product.
-LEAVES = {"draws", "errors", "frames", "processes"}
+LEAVES = {"draws", "errors", "frames", "network", "processes"}
 #: Package -> packages of ours that it may import. Modules named alone are allowed as such.
 MAY_IMPORT = {
     "core": {"errors"},
     "allocate": {"core", "errors"},
     "traces": {"core", *LEAVES},
-    "batch": {"core", "traces", "clock", *LEAVES},
+    "batch": {"core", "traces", "clock", "config", *LEAVES},
     "workloads": {*LEAVES},
     "sim": {"core", "allocate", "traces", "workloads", *LEAVES},
     "replay": {"core", "sim", "traces", "workloads", "config", *LEAVES},

@@ -166,6 +166,11 @@ class ScavengeSettings(Struct, frozen=True, kw_only=True):
     leave_ahead_s: float = 60.0
     #: Of the partition or queue: from the first signal to SIGKILL.
     grace_s: float = 30.0
+    #: After the signal, workers have so long to leave by a planned rescale. Then they are killed,
+    #: which costs the others of their job a step: somebody waits for the node.
+    shrink_within_s: float = 0.3
+    #: The same of jobs that lose all their nodes and save their state first.
+    save_within_s: float = 1.5
     #: Signals by which a node is asked back.
     leave_signals: tuple[str, ...] = ("SIGTERM",)
     #: The Python that has malletrain and PyTorch, on every node; "" is the controller's own.

@@ -94,6 +94,10 @@ class AgentLeaving(Message, frozen=True):
     node_id: str
     grace_s: Quantity
     reason: str = ""
+    #: Somebody waits for the node. Its workers are killed after so long: where others of their job
+    #: stay, and where none does and the job has its state to save. None: they have until the end.
+    shrink_within_s: Quantity | None = None
+    save_within_s: Quantity | None = None
 
 
 class Malformed(Message, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from malletrain.config import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 ROW = re.compile(
-    r"^\| `((?:core|live|worker|local)\.[a-z_.]+)` \| (.*?) \| ?(.*?) \| (.+) \|$", re.MULTILINE
+    r"^\| `((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)` \| (.*?) \| ?(.*?) \| (.+) \|$", re.MULTILINE
 )
 UNITS = {"_s": "s", "_days": "days", "_nodes": "nodes", "_messages": "messages", "_steps": "steps"}
 
@@ -32,6 +33,8 @@ def in_words(value: object) -> str:
         return str(value.value)
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return f'"{value}"' if isinstance(value, str) else str(value or 0)
 
 
@@ -55,5 +58,5 @@ def test_units_are_those_that_the_names_say() -> None:
 
 
 def test_settings_that_the_text_names_exist() -> None:
-    named = set(re.findall(r"`((?:core|live|worker|local)\.[a-z_.]+)`", PAGE.read_text()))
+    named = set(re.findall(r"`((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)`", PAGE.read_text()))
     assert named <= rows().keys()

@@ -76,6 +76,8 @@ def _agent_command(settings: ScavengeSettings, files: PilotFiles, words: ShellWo
         "--scratch-dir": settings.scratch_dir,
         "--preload": ",".join(PRELOAD),
         "--grace-s": settings.grace_s,
+        "--shrink-within-s": settings.shrink_within_s,
+        "--save-within-s": settings.save_within_s,
         "--leave-ahead-s": settings.leave_ahead_s,
         "--controller-away-limit-s": settings.controller_away_limit_s,
         "--heartbeat-limit-s": settings.heartbeat_limit_s,

@@ -66,8 +66,10 @@ def up(
     settings = _up_settings(batch, config, nodes, trace, speed)
     directory = open_state_dir(state_dir)
     if not detach:
+        from malletrain.cli.site_checks import refuse_bad_site
         from malletrain.live.main import run_controller
 
+        refuse_bad_site(batch, directory, settings)
         typer.echo(f"starting on {directory.path}; Ctrl-C ends it, and saves its jobs", err=True)
         run_controller(directory, settings, batch=batch, port=port, is_forced=force)
         return
@@ -175,6 +177,10 @@ def report(
 
 
 def doctor(
+    batch: Annotated[
+        BatchName, typer.Option(help="Where nodes are to come from.")
+    ] = BatchName.LOCAL,
+    config: ConfigOption = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port that `up` is to listen on.")
     ] = None,
@@ -184,8 +190,15 @@ def doctor(
     """Say what is wrong with this machine's set-up, and what to do about it."""
     from malletrain.cli.doctor import Verdict, diagnose
     from malletrain.cli.probes import gather
+    from malletrain.cli.site_checks import site_findings
+    from malletrain.config import Config
 
-    findings = diagnose(gather(open_state_dir(state_dir), port))
+    settings = Config.load(config)
+    directory = open_state_dir(state_dir)
+    findings = (
+        *diagnose(gather(directory, port)),
+        *site_findings(batch, directory, settings),
+    )
     if as_json:
         print_json(findings)
     else:

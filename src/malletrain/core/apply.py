@@ -324,7 +324,12 @@ def _workers_lost(cluster: Cluster, event: WorkersLost) -> Cluster:
     lost = set(event.node_ids) & set(job.node_ids)
     if not lost:
         return cluster
-    return _count_failure(cluster, _without_nodes(job, lost), event.generation, event.reason)
+    job = _without_nodes(job, lost)
+    nodes = cluster.nodes
+    if all(n not in nodes or nodes[n].leaving_at_s is not None for n in lost):
+        # They ended with their nodes, which is no fault of the job's.
+        return _with_job(cluster, job)
+    return _count_failure(cluster, job, event.generation, event.reason)
 
 
 def _count_failure(cluster: Cluster, job: Job, generation: int, reason: str) -> Cluster:

@@ -65,6 +65,8 @@ class _Link:
     has_mail: asyncio.Event = field(default_factory=asyncio.Event)
     #: Its end is expected: no use in waiting for it to call again.
     is_leaving: bool = False
+    #: Somebody waits for it, by its agent's word.
+    is_awaited: bool = False
     #: Connections at its workers' socket that it closed for what came.
     malformed: int = 0
 

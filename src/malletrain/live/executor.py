@@ -246,6 +246,7 @@ class Executor:
                     reason=message.reason,
                 )
             )
+            self._insist_later(node_id, message)
         elif isinstance(message, StoreSet | StoreGet | StoreAdd):
             self._meet(node_id, message)
         elif self._survivors:
@@ -269,6 +270,33 @@ class Executor:
                 self._survivors.forget_node(node_id)
             for flow in filter(None, map(self._flows.get, job_ids)):
                 self._carry_out(flow, flow.nodes_lost((node_id,), self._now_s))
+
+    def _insist_later(self, node_id: str, leaving: AgentLeaving) -> None:
+        """Kill workers that do not leave in time a node for which somebody waits."""
+        for limit_s, is_save in ((leaving.shrink_within_s, False), (leaving.save_within_s, True)):
+            if limit_s is not None:
+                self._alarms.set(
+                    ("insist", node_id, is_save),
+                    self._now_s + limit_s,
+                    partial(self._insist, node_id, is_save=is_save),
+                )
+
+    def _insist(self, node_id: str, *, is_save: bool) -> None:
+        """End the node's workers; those of jobs that have no other node only if `is_save`.
+
+        The others of a job lose the step in flight, as after any death; a job that loses its last
+        nodes loses what came after its newest checkpoint.
+        """
+        nodes = self._cluster().nodes
+        staying = {n for n, node in nodes.items() if node.leaving_at_s is None}
+        for job_id in set(self._homes.on(node_id).values()):
+            flow = self._flows.get(job_id)
+            members = flow.members if flow else ()
+            has_others = flow is not None and any(flow.node_of(w) in staying for w in members)
+            if has_others or is_save:
+                here = [w for w, job in self._homes.on(node_id).items() if job == job_id]
+                self._counters["insisted_leaves"] += 1
+                self._stop_workers(job_id, here, 0.0)
 
     # -- messages about workers --------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from malletrain.batch.base import BatchSystem
 from malletrain.batch.commands import Commands
 from malletrain.batch.local import PRELOAD, LocalBatch
+from malletrain.batch.pbs.queue import PbsQueue
 from malletrain.batch.pilot_script import PilotFiles
 from malletrain.batch.queue import Queue
 from malletrain.batch.scavenger import Scavenger
@@ -61,6 +62,9 @@ def listening_address(name: BatchName, scavenge: ScavengeSettings) -> str:
 def queue_of(name: BatchName, state_dir: StateDir, config: Config, clock: Clock) -> Queue:
     """Make the queue from which a scavenger takes nodes."""
     files = PilotFiles(state_dir.endpoint_path, state_dir.token_path, state_dir.pilots_dir)
+    if name is BatchName.PBS:
+        commands = Commands(state_dir.commands_path, clock, os.environ)
+        return PbsQueue(commands, scavenge=config.scavenge, pbs=config.pbs, files=files)
     environment = build.environment(os.environ)
     return SlurmQueue(
         Commands(state_dir.commands_path, clock, environment),

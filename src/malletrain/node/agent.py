@@ -57,6 +57,9 @@ class AgentSettings:
     run_dir: Path
     #: From the first signal to SIGKILL, by the batch system.
     grace_s: float = 30.0
+    #: After a signal, workers have so long to leave their jobs (`wire.AgentLeaving`).
+    shrink_within_s: float | None = None
+    save_within_s: float | None = None
     #: The node is left so long before its expected end, which needs no signal.
     leave_ahead_s: float = 0.0
     away_limit_s: float = 600.0
@@ -107,6 +110,8 @@ class Agent:
         self._leaving = asyncio.Event()
         self._leave_reason = ""
         self._leaves_by_s = math.inf
+        #: Somebody waits for the node.
+        self._is_awaited = False
         self._over = asyncio.Event()
         self._over_reason = ""
 
@@ -125,16 +130,14 @@ class Agent:
         finally:
             await self._workers.close()
 
-    def leave(self, reason: str, within_s: float | None = None) -> None:
-        """The node is wanted back: end once no worker needs it, when grace is over at last.
+    def leave(self, reason: str) -> None:
+        """Somebody waits for the node: end once no worker needs it, when grace is over at last."""
+        self._is_awaited = True
+        self._leave_within(self._settings.grace_s, reason)
 
-        Args:
-            reason: for the user.
-            within_s: the grace period, where it is not the settings'.
-        """
-        grace_s = self._settings.grace_s if within_s is None else within_s
-        self._leaves_by_s = min(self._leaves_by_s, self._clock.now_s() + grace_s)
-        self._leave_reason = self._leave_reason or reason
+    def _leave_within(self, limit_s: float, reason: str) -> None:
+        self._leaves_by_s = min(self._leaves_by_s, self._clock.now_s() + limit_s)
+        self._leave_reason = reason
         self._leaving.set()
 
     # -- the controller ---------------------------------------------------------------------------
@@ -188,18 +191,18 @@ class Agent:
         leave_at_s = self._node.expected_end_at_s - self._settings.leave_ahead_s
         await self._clock.sleep(max(leave_at_s - self._clock.now_s(), 0.0))
         left_s = max(self._node.expected_end_at_s - self._clock.now_s(), 0.0)
-        self.leave("its walltime ends", left_s)
+        self._leave_within(left_s, "its walltime ends")
 
     async def _leave(self) -> None:
         await self._leaving.wait()
-        grace_s = self._leaves_by_s - self._clock.now_s()
-        self._node = msgspec.structs.replace(self._node, leaving_at_s=self._leaves_by_s)
-        if self._uplink.is_connected:
-            self._say_leaving()
-        margin_s = min(_MARGIN_S, grace_s / 4)
-        # A second reason may leave less time than the first.
+        margin_s = min(_MARGIN_S, (self._leaves_by_s - self._clock.now_s()) / 4)
         while (left_s := self._leaves_by_s - margin_s - self._clock.now_s()) > 0:
-            self._leaving.clear()
+            if self._leaving.is_set():
+                # For the first time, or for a second reason, which may leave less time.
+                self._leaving.clear()
+                self._node = msgspec.structs.replace(self._node, leaving_at_s=self._leaves_by_s)
+                if self._uplink.is_connected:
+                    self._say_leaving()
             await self._first_of(left_s, self._workers.none_left, self._leaving)
             if self._workers.none_left.is_set():
                 self._end("leaving, and no worker is left")
@@ -222,7 +225,13 @@ class Agent:
         assert self._node.leaving_at_s is not None
         left_s = max(0.0, self._node.leaving_at_s - self._clock.now_s())
         self._uplink.send(
-            AgentLeaving(node_id=self._node.id, grace_s=left_s, reason=self._leave_reason)
+            AgentLeaving(
+                node_id=self._node.id,
+                grace_s=left_s,
+                reason=self._leave_reason,
+                shrink_within_s=self._settings.shrink_within_s if self._is_awaited else None,
+                save_within_s=self._settings.save_within_s if self._is_awaited else None,
+            )
         )
 
     def _end(self, reason: str) -> None:
@@ -264,6 +273,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--zygote", type=Path, help="socket of the machine's zygote; default: an own zygote")
     add("--preload", default="", help="modules that an own zygote imports, by comma")
     add("--grace-s", type=float, default=30.0, help="from the leave signal to SIGKILL")
+    add("--shrink-within-s", type=float, help="after it, for workers whose job goes on elsewhere")
+    add("--save-within-s", type=float, help="after it, for workers whose job has to be saved")
     add("--leave-signal", action="append", metavar="NAME", help="default: SIGTERM")
     add("--controller-away-limit-s", type=float, default=600.0)
     add("--heartbeat-limit-s", type=float, default=10.0)
@@ -286,6 +297,8 @@ def _agent(options: argparse.Namespace, run_dir: Path) -> Agent:
     settings = AgentSettings(
         run_dir,
         grace_s=options.grace_s,
+        shrink_within_s=options.shrink_within_s,
+        save_within_s=options.save_within_s,
         leave_ahead_s=options.leave_ahead_s,
         away_limit_s=options.controller_away_limit_s,
         watch=WatchSettings(options.heartbeat_limit_s, options.hang_limit_s),

@@ -51,6 +51,8 @@ class ZygoteLauncher:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._own: subprocess.Popen[bytes] | None = None
+        #: It was ever asked for a worker.
+        self._has_spawned = False
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
@@ -60,6 +62,7 @@ class ZygoteLauncher:
         if self._writer is None:
             await self._connect()
         self._running.add(spawn.worker_id)
+        self._has_spawned = True
         self._send(spawn)
 
     def signal(self, worker_id: str, signum: int) -> None:
@@ -117,7 +120,10 @@ class ZygoteLauncher:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         if self._own:
-            # It ends by itself as soon as the connection is closed and its workers are gone.
+            if not self._has_spawned:
+                # It may be busy with imports for seconds, and has nothing below it.
+                self._own.kill()
+            # Else it ends by itself as soon as the connection is closed and its workers are gone.
             self._own.wait()
             self._own = None
 

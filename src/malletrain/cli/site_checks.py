@@ -1,0 +1,79 @@
+"""Whether a site's batch system would lend us nodes: asked by `doctor`, and by `up` at first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from malletrain.batch.commands import Commands
+from malletrain.batch.pilot_script import PilotFiles
+from malletrain.batch.slurm import build, facts
+from malletrain.cli.doctor import Finding, Verdict
+from malletrain.cli.slurm_doctor import diagnose_slurm
+from malletrain.clock import WallClock
+from malletrain.config import BatchName, Config
+from malletrain.errors import ConfigError, UserError
+from malletrain.live.lenders import listening_address
+from malletrain.live.state_dir import StateDir
+
+#: The check that fails where the scheduler does not answer.
+UNREACHABLE = "slurm controller"
+
+
+def site_findings(name: BatchName, state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
+    """Ask the batch system, and judge what it says; nothing for local nodes."""
+    if name is BatchName.LOCAL:
+        return ()
+    return (_address(name, config), *_of_slurm(state_dir, config))
+
+
+def refuse_bad_site(name: BatchName, state_dir: StateDir, config: Config) -> None:
+    """Refuse to start where pilots could not be had, or would do harm.
+
+    A scheduler that does not answer is no reason: it comes back, and training may go on meanwhile.
+
+    Raises:
+        UserError: each fault in a line, with what to do about it.
+    """
+    bad = [
+        finding
+        for finding in site_findings(name, state_dir, config)
+        if finding.verdict is Verdict.FAIL and finding.check != UNREACHABLE
+    ]
+    if bad:
+        told = "\n".join(f"{f.check}: {f.found} -> {f.advice}" for f in bad)
+        raise UserError(f"{told}\nall checks: malletrain doctor --batch {name.value}")
+
+
+def _address(name: BatchName, config: Config) -> Finding:
+    try:
+        address = listening_address(name, config.scavenge)
+    except ConfigError as error:
+        return Finding(
+            check="address", verdict=Verdict.FAIL, found=str(error), advice="see docs/slurm.md"
+        )
+    is_loopback = address.startswith("127.") or address in ("::1", "localhost")
+    return Finding(
+        check="address",
+        verdict=Verdict.WARN if is_loopback else Verdict.OK,
+        found=f"nodes call {address}",
+        advice="that is this machine alone: set address or subnet in [scavenge]"
+        if is_loopback
+        else "",
+    )
+
+
+def _of_slurm(state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
+    environment = build.environment(os.environ)
+    clock = WallClock()
+    found = asyncio.run(
+        facts.gather(
+            Commands(state_dir.commands_path, clock, environment, limit_s=20.0),
+            clock,
+            config.scavenge,
+            config.slurm,
+            PilotFiles(state_dir.endpoint_path, state_dir.token_path, state_dir.pilots_dir),
+            path=environment.get("PATH", ""),
+        )
+    )
+    return diagnose_slurm(found)
