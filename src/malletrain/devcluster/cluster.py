@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from malletrain.devcluster import programs, rendering
 from malletrain.devcluster.daemons import Daemon, belonging, stop_all
-from malletrain.devcluster.ports import free_range
+from malletrain.devcluster.ports import free_range, is_loopback
 from malletrain.devcluster.rendering import Site
 from malletrain.devcluster.settings import Settings
 from malletrain.errors import DevClusterError, UsageError
@@ -92,7 +92,14 @@ class DevCluster:
                 f"start one by `malletrain dev-cluster up --dir {directory}`"
             ) from error
         except msgspec.DecodeError as error:
-            raise DevClusterError(f"{memo_path} is not readable: {error}") from error
+            raise DevClusterError(
+                f"{memo_path} is not readable, it may be of another version ({error}): "
+                f"delete the directory"
+            ) from error
+        if memo.site.directory != memo_path.parent:
+            raise DevClusterError(
+                f"the dev-cluster in {directory} was made in {memo.site.directory}: move it back"
+            )
         return cls(memo.settings, memo.site)
 
     @property
@@ -220,7 +227,7 @@ class DevCluster:
             f"--datadir={self.directory}/database",
             f"--socket={self.site.database_socket}",
             f"--pid-file={self.site.run_dir}/mariadbd.own",
-            "--innodb-buffer-pool-size=64M",
+            *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"),
         )
 
     @property
@@ -357,11 +364,20 @@ def _choose_site(directory: Path, settings: Settings) -> Site:
         raise DevClusterError(
             f"user id {uid} has no name on this machine, and Slurm needs one: add it to /etc/passwd"
         ) from error
+    host = socket.gethostname()
+    is_loopback_only = is_loopback(host)
+    if not (is_loopback_only or settings.may_be_reachable):
+        raise DevClusterError(
+            f"Slurm would listen where others can reach it, as this machine's name {host} is not "
+            f"127.0.0.1: put the line `127.0.0.1 {host}` at the top of /etc/hosts, or allow it by "
+            f"--reachable"
+        )
     first = free_range(settings.nodes + 2)
     return Site(
         directory=directory,
         user=user,
-        host=socket.gethostname(),
+        host=host,
+        is_loopback_only=is_loopback_only,
         controller_port=first,
         accounting_port=first + 1,
         node_port=first + 2,

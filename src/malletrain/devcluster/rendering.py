@@ -8,6 +8,9 @@ from msgspec import Struct
 
 from malletrain.devcluster.settings import Preempt, Settings
 
+LOOPBACK = "127.0.0.1"
+#: Slurm then listens at the address of the host's name.
+_COMMUNICATION = "NoCtldInAddrAny,NoInAddrAny"
 _REAL_MEMORY_MB = 16_000
 
 
@@ -18,6 +21,8 @@ class Site(Struct, frozen=True, kw_only=True):
     #: Whose daemons they are.
     user: str
     host: str
+    #: Daemons and `srun` listen at loopback alone, not at every address.
+    is_loopback_only: bool
     controller_port: int
     #: Of the first node; those of the others follow.
     node_port: int
@@ -57,8 +62,9 @@ def slurm_conf(settings: Settings, site: Site) -> str:
         keys[names.get(key.lower(), key)] = value
     lines = [f"{key}={value}" for key, value in keys.items()]
     lines += [
-        f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={site.node_port + index} "
-        f"CPUs={settings.cpus} RealMemory={_REAL_MEMORY_MB} State=UNKNOWN"
+        f"NodeName={name} NodeHostname=localhost NodeAddr={LOOPBACK} "
+        f"Port={site.node_port + index} CPUs={settings.cpus} RealMemory={_REAL_MEMORY_MB} "
+        f"State=UNKNOWN"
         for index, name in enumerate(node_names(settings))
     ]
     common = "Nodes=ALL DefaultTime=60 MaxTime=INFINITE State=UP"
@@ -77,15 +83,13 @@ def _mode(settings: Settings) -> str:
 def _keys(settings: Settings, site: Site) -> dict[str, str]:
     keys = {
         "ClusterName": "devcluster",
-        "SlurmctldHost": f"{site.host}(127.0.0.1)",
+        "SlurmctldHost": f"{site.host}({LOOPBACK})",
         "SlurmctldPort": f"{site.controller_port}",
         "SlurmUser": site.user,
         "SlurmdUser": site.user,
         "AuthType": "auth/munge",
         "CredType": "cred/munge",
         "AuthInfo": f"socket={site.munge_socket}",
-        # Without, the daemons listen on every interface.
-        "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny",
         "StateSaveLocation": f"{site.directory}/state",
         "SlurmctldPidFile": f"{site.run_dir}/slurmctld.own",
         "SlurmctldLogFile": f"{site.log_dir}/slurmctld.log",
@@ -113,12 +117,14 @@ def _keys(settings: Settings, site: Site) -> dict[str, str]:
         "PreemptType": "preempt/partition_prio",
         "PreemptMode": _mode(settings),
     }
+    if site.is_loopback_only:
+        keys["CommunicationParameters"] = _COMMUNICATION
     if settings.switches:
         keys["TopologyPlugin"] = "topology/tree"
     if settings.has_accounting:
         keys |= {
             "AccountingStorageType": "accounting_storage/slurmdbd",
-            "AccountingStorageHost": "127.0.0.1",
+            "AccountingStorageHost": LOOPBACK,
             "AccountingStoragePort": f"{site.accounting_port}",
             "AccountingStoragePass": f"{site.munge_socket}",
         }
@@ -148,7 +154,7 @@ def slurmdbd_conf(site: Site) -> str:
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={site.munge_socket}",
         "DbdHost": "localhost",
-        "DbdAddr": "127.0.0.1",
+        "DbdAddr": LOOPBACK,
         "DbdPort": f"{site.accounting_port}",
         "SlurmUser": site.user,
         "LogFile": f"{site.log_dir}/slurmdbd.log",
@@ -158,4 +164,6 @@ def slurmdbd_conf(site: Site) -> str:
         "StorageUser": site.user,
         "StorageLoc": "slurm_acct",
     }
+    if site.is_loopback_only:
+        keys["CommunicationParameters"] = _COMMUNICATION
     return "".join(f"{key}={value}\n" for key, value in keys.items())

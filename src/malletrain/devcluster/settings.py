@@ -48,6 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     switches: int = 0
     #: Keep accounts in a database (slurmdbd, MariaDB), so that `sacct` works.
     has_accounting: bool = False
+    #: Where this machine's name is not 127.0.0.1, Slurm listens at every address or not at all.
+    may_be_reachable: bool = False
     #: More keys of slurm.conf, or other values for those that are there.
     slurm: dict[str, str] = {}
 
