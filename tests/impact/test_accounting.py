@@ -6,8 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from malletrain.errors import TraceError
-from malletrain.impact.accounting import BatchJob
+from malletrain.impact.accounting import BatchJob, read
+from malletrain.traces.files import open_lines
 from tests.impact.site import HEADER, accounting
+from tests.traces.logs import shared
 
 FILETXT = (
     "JobId=12 UserId=ann(1000) GroupId=ann(1000) Name=two words JobState=PREEMPTED "
@@ -87,3 +89,23 @@ def test_what_is_no_accounting_is_said_in_one_line(text: str, said: str) -> None
     with pytest.raises(TraceError, match=said) as caught:
         accounting(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_real_log_of_jobcomp() -> None:
+    with open_lines(shared("slurm-samples/jobcomp_filetxt.log")) as lines:
+        jobs = read(lines)
+    preempted = [job for job in jobs if job.state == "PREEMPTED"]
+    assert preempted
+    for job in preempted:
+        assert job.started_at_s is not None
+        assert job.ended_at_s is not None
+        assert job.started_at_s <= job.ended_at_s
+        assert job.hosts
+
+
+def test_a_real_answer_without_submission_times_says_what_to_ask_for() -> None:
+    with (
+        open_lines(shared("slurm-samples/sacct_P.txt")) as lines,
+        pytest.raises(TraceError, match=r"a column is missing: Submit; sacct -o JobID,"),
+    ):
+        read(lines)

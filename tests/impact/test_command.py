@@ -120,6 +120,19 @@ def test_without_accounting_the_journal_tells_and_a_note_says_how_to_get_the_res
     assert "> FILE, and --accounting FILE here" in words
 
 
+def test_only_slurm_is_asked_about_pilots(run: Run, state_dir: StateDir, tmp_path: Path) -> None:
+    sacct(tmp_path, "exit 1")
+    state_dir.journal_path.unlink()
+    other = Site()
+    other.join(0, nd01="7[0].server")
+    other.lose(10, "7[0].server")
+    store = SqliteStore(state_dir.journal_path)
+    store.append(other.events)
+    store.close()
+    assert "of those, Slurm's are read" in " ".join(run().stdout.split())
+    assert "sacct" not in state_dir.commands_path.read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [

@@ -27,8 +27,8 @@ def site(jobs: int = 1) -> Site:
 def test_the_verdict() -> None:
     assert verdict(site().impact(0, 3600)) == (
         "In 60 minutes MalleTrain used 1.01 node-hours of idle time; 1 job took nodes back and "
-        "waited 2 s (median), 2 s at most, to within 1 s; no node was drained or down while it "
-        "had them; 1.0 queries a minute."
+        "waited 2 s (median), 2 s at most (up to 1 s more as accounting has whole seconds); "
+        "no node was drained or down while it had them; 1.0 queries a minute."
     )
 
 

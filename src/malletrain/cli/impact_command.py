@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _AGO = re.compile(r"(\d{1,9}(?:\.\d+)?)([smhd])")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _EPOCH = re.compile(r"\d{9,11}(\.\d*)?")
+_SLURM_ID = re.compile(r"\d+(_\d+)?")
 #: A job that a node was given back for may start a little later than the period ends.
 _LATER_S = 120.0
 
@@ -108,8 +109,8 @@ def _jobs(
     if path is not None:
         with open_lines(Path("/dev/stdin") if str(path) == "-" else named_path(path)) as lines:
             return read(lines), []
-    if not any(stay.pilot_id for stay in held.stays):
-        return None, ["these nodes came from no batch system that keeps accounts"]
+    if not any(_SLURM_ID.fullmatch(stay.pilot_id) for stay in held.stays):
+        return None, ["how long jobs waited only an accounting knows; of those, Slurm's are read"]
     try:
         return _sacct(held, directory), []
     except (BatchError, TraceError) as error:

@@ -53,8 +53,8 @@ def _taken_in_short(impact: Impact) -> str:
         jobs = len(impact.queue.takings)
         waited = impact.queue.waited
         took = f"{_count(jobs, 'job')} took nodes back"
-        within = f"to within {RESOLUTION_S:g} s"
-        return f"{took} and waited {_spread(waited)}, {within}" if waited else took
+        rounded = f"up to {RESOLUTION_S:g} s more as accounting has whole seconds"
+        return f"{took} and waited {_spread(waited)} ({rounded})" if waited else took
     asked = impact.leaves.get(Leave.ASKED.value, 0)
     took = f"{_count(asked, 'node')} {_were(asked)} asked back"
     return f"{took} and free within {_spread(impact.released)}" if impact.released else took
