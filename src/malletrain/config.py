@@ -181,6 +181,9 @@ class ScavengeSettings(Struct, frozen=True, kw_only=True):
     wrapper: tuple[str, ...] = ()
     #: Variables of the submitting environment that pilots keep; all others they do not get.
     keep_env: tuple[str, ...] = ()
+    #: Where controller and nodes both read and write: the endpoint and token, jobs' logs and
+    #: checkpoints; "" is the state directory, which then all nodes must see.
+    shared_dir: str = ""
     #: Where a node has room for what lives as long as a pilot.
     scratch_dir: str = "/tmp"  # noqa: S108 - a private directory is made there
     #: The controller's address as nodes reach it: a name, an IP address, or "" to find it by

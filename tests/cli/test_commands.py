@@ -100,7 +100,7 @@ def test_jobs_as_json_are_the_views(run: Run) -> None:
 @pytest.mark.usefixtures("controller")
 def test_nodes(run: Run) -> None:
     lines = run("nodes").stdout.splitlines()
-    assert lines[1].split() == ["node-0", "g0", "local", "0", "training", "digits-cnn", "52s"]
+    assert lines[1].split() == ["node-0", "g0", "local", "0", "training", "digits-cnn", "52s", "-"]
     assert "leaving in 12s" in lines[7]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.batch.pbs.facts import PbsFacts, QueueFacts, ServerFacts
+from malletrain.batch.pbs.facts import PbsFacts, QueueFacts, SchedulerFacts, ServerFacts
 from malletrain.cli.doctor import Finding, Verdict
 from malletrain.cli.pbs_doctor import diagnose_pbs
 from malletrain.config import PbsSettings, ScavengeSettings
@@ -20,12 +20,13 @@ def queue(name: str = "scavenge", **changes: Any) -> QueueFacts:
     return QueueFacts(name=name, **{**fields, **changes})
 
 
-WORKQ = queue("workq", priority=100, targets=frozenset({"scavenge"}))
+WORKQ = queue("workq", priority=150)
 GOOD = PbsFacts(
     scavenge=ScavengeSettings(),
     pbs=PbsSettings(queue="scavenge"),
     server=SERVER,
     queues=(WORKQ, queue()),
+    scheduler=SchedulerFacts(preempt_order="D"),
 )
 
 
@@ -89,17 +90,43 @@ def test_a_routing_queue_hides_where_pilots_run() -> None:
     ("others", "verdict", "what"),
     [
         ((), Verdict.FAIL, "nobody preempts"),
-        ((queue("workq", priority=0),), Verdict.FAIL, "nobody preempts"),
-        ((queue("workq", priority=1),), Verdict.WARN, "does not tell users"),
-        ((WORKQ, queue("idle", priority=0)), Verdict.WARN, "jobs of idle are not above"),
-        ((WORKQ, queue("big", priority=5)), Verdict.WARN, "does not tell users"),
-        ((WORKQ, queue("old", priority=0, is_enabled=False)), Verdict.OK, "jobs of workq preempt"),
+        ((queue("workq", priority=149),), Verdict.FAIL, "nobody preempts"),
+        ((WORKQ, queue("idle", priority=10)), Verdict.WARN, "jobs of idle do not preempt"),
+        ((WORKQ, queue("big", priority=500)), Verdict.OK, "jobs of workq, big preempt"),
+        ((WORKQ, queue("old", is_enabled=False)), Verdict.OK, "jobs of workq preempt"),
+        ((queue("workq", priority=150, targets=frozenset({"scavenge"})),), Verdict.OK, "workq"),
+        ((queue("workq", priority=150, targets=frozenset({"x"})),), Verdict.FAIL, "nobody"),
     ],
 )
-def test_who_comes_before_pilots_as_far_as_users_are_told(
+def test_jobs_of_express_queues_preempt_pilots(
     others: tuple[QueueFacts, ...], verdict: Verdict, what: str
 ) -> None:
     finding = found("preemption", facts(queues=(*others, queue())))
+    assert finding.verdict is verdict
+    assert what in finding.found
+
+
+def test_pilots_must_not_be_in_an_express_queue_themselves() -> None:
+    of = facts(queues=(WORKQ, queue(priority=150)))
+    assert found("preemption", of).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "verdict", "what"),
+    [
+        (None, Verdict.WARN, "does not tell"),
+        (SchedulerFacts(), Verdict.FAIL, "suspended in place"),
+        (SchedulerFacts(preempt_order="R 50 S"), Verdict.FAIL, "suspended in place"),
+        (
+            SchedulerFacts(preempt_order="R", preempt_prio="normal_jobs, queue_softlimits"),
+            Verdict.WARN,
+            "queue_softlimits",
+        ),
+        (SchedulerFacts(preempt_order="R"), Verdict.OK, "preempt_order = R"),
+    ],
+)
+def test_how_jobs_make_way(scheduler: SchedulerFacts | None, verdict: Verdict, what: str) -> None:
+    finding = found("preemption", facts(scheduler=scheduler))
     assert finding.verdict is verdict
     assert what in finding.found
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from malletrain.cli.main import app
-from malletrain.config import Config
+from malletrain.config import BatchName, Config
 from malletrain.live.state_dir import StateDir
 
 
@@ -16,13 +16,20 @@ class Started:
     def __init__(self) -> None:
         self.state_dir: StateDir | None = None
         self.config = Config()
+        self.batch: BatchName | None = None
         self.port = -1
         self.is_forced = False
 
     def run_controller(
-        self, state_dir: StateDir, config: Config, *, port: int, is_forced: bool
+        self,
+        state_dir: StateDir,
+        config: Config,
+        *,
+        batch: BatchName,
+        port: int,
+        is_forced: bool,
     ) -> None:
-        self.state_dir, self.config = state_dir, config
+        self.state_dir, self.config, self.batch = state_dir, config, batch
         self.port, self.is_forced = port, is_forced
 
 
@@ -46,6 +53,7 @@ def test_defaults_are_those_of_the_configuration(started: Started, tmp_path: Pat
     assert started.state_dir is not None
     assert started.state_dir.path == tmp_path / "state"
     assert started.config == Config()
+    assert started.batch is BatchName.LOCAL
     assert (started.port, started.is_forced) == (0, False)
 
 
@@ -71,6 +79,7 @@ def test_a_trace_and_its_speed(started: Started, tmp_path: Path) -> None:
     [
         (["--nodes", "2", "--trace", "x"], 2, "give one of them"),
         (["--trace", "/no/such/trace"], 2, "--trace /no/such/trace is no file"),
+        (["--batch", "slurm", "--nodes", "2"], 2, "--nodes is about local nodes"),
         (["--speed", "0"], 2, "--speed is 0: it must be above 0"),
         (["--config", "/no/such.toml"], 1, "cannot read /no/such.toml"),
         (["--nodes", "2", "--trace", "x", "--detach"], 2, "give one of them"),

@@ -25,6 +25,7 @@ from malletrain.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from malletrain.config import Config
+    from malletrain.live.state_dir import StateDir
 
 #: Agents that come back, jobs that save and nodes that end have some time each.
 _END_WITHIN_S = 120.0
@@ -64,7 +65,7 @@ def up(
 ) -> None:
     """Start the controller; nodes are local ones, or those of a batch system's idle times."""
     settings = _up_settings(batch, config, nodes, trace, speed)
-    directory = open_state_dir(state_dir)
+    directory = _shared(open_state_dir(state_dir), batch, settings)
     if not detach:
         from malletrain.cli.site_checks import refuse_bad_site
         from malletrain.live.main import run_controller
@@ -87,6 +88,14 @@ def up(
     words = [word for name, value in given.items() if value is not None for word in (name, value)]
     endpoint = start(directory, [*map(str, words), *(["--force"] if force else [])])
     typer.echo(f"controller {endpoint.pid} answers at {endpoint.url}", err=True)
+
+
+def _shared(directory: StateDir, batch: BatchName, settings: Config) -> StateDir:
+    """Return the state directory with what nodes read and write where they can."""
+    shared = settings.scavenge.shared_dir
+    if batch is BatchName.LOCAL or not shared:
+        return directory
+    return type(directory)(directory.path, Path(shared).expanduser())
 
 
 def _up_settings(
@@ -194,7 +203,7 @@ def doctor(
     from malletrain.config import Config
 
     settings = Config.load(config)
-    directory = open_state_dir(state_dir)
+    directory = _shared(open_state_dir(state_dir), batch, settings)
     findings = (
         *diagnose(gather(directory, port)),
         *site_findings(batch, directory, settings),

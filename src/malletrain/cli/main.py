@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from malletrain import __version__
 from malletrain.cli import (
     controller_commands,
+    dev_cluster_commands,
     impact_command,
     job_commands,
     node_commands,
@@ -78,6 +79,7 @@ _CONTROLLER = "Controller"
 _JOBS = "Jobs"
 _NODES = "Nodes"
 _REPLAY = "Replay"
+_SLURM = "Slurm"
 #: What follows the first word that is no option belongs to the job's command.
 _COMMAND_FOLLOWS = {"allow_interspersed_args": False}
 
@@ -98,3 +100,4 @@ app.command(rich_help_panel=_NODES)(node_commands.nodes)
 app.add_typer(node_commands.app, name="node", rich_help_panel=_NODES)
 app.add_typer(replay_commands.app, name="replay", rich_help_panel=_REPLAY)
 app.add_typer(trace_commands.app, name="trace", rich_help_panel=_REPLAY)
+app.add_typer(dev_cluster_commands.app, name="dev-cluster", rich_help_panel=_SLURM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from malletrain.batch.pbs.facts import PbsFacts, QueueFacts, ServerFacts
+from malletrain.batch.pbs.facts import PbsFacts, QueueFacts, SchedulerFacts, ServerFacts
 from malletrain.cli.doctor import Finding, Verdict
 
 
@@ -113,38 +113,67 @@ def _queue(facts: PbsFacts) -> Finding:
 
 
 def _preemption(facts: PbsFacts, queue: QueueFacts) -> Finding:
-    others = [q for q in facts.queues if q.name != queue.name and q.is_enabled and not q.is_routing]
-    targeting = [q.name for q in others if queue.name in q.targets]
-    not_above = [q.name for q in others if q.priority <= queue.priority]
-    if targeting and len(targeting) == len(others):
-        return _finding(
-            "preemption",
-            Verdict.OK,
-            f"jobs of {', '.join(targeting)} preempt those of {queue.name}",
-        )
-    if len(not_above) == len(others) and not targeting:
-        return _finding(
-            "preemption",
-            Verdict.FAIL,
-            f"no queue has a Priority above that of {queue.name}, {queue.priority}: nobody "
-            "preempts its jobs",
-            "ask the administrator for a queue of lower Priority than all others' whose jobs "
-            "others may preempt (preempt_targets = QUEUE=NAME)",
-        )
-    if doubtful := [name for name in not_above if name not in targeting]:
+    scheduler = facts.scheduler
+    if scheduler is None:
         return _finding(
             "preemption",
             Verdict.WARN,
-            f"jobs of {', '.join(doubtful)} are not above those of {queue.name} by their queues' "
-            "Priority, and may have to wait for pilots",
-            "ask the administrator for a queue of lower Priority than all others'",
+            "PBS does not tell users here whose jobs preempt others'",
+            f"ask the administrator whether all others' jobs preempt those of {queue.name}, and "
+            "not by suspension (preempt_order)",
+        )
+    if "S" in scheduler.preempt_order:
+        return _finding(
+            "preemption",
+            Verdict.FAIL,
+            f"jobs are suspended in place (preempt_order = {scheduler.preempt_order}): they would "
+            "keep memory and GPUs",
+            "ask the administrator for preempt_order = D, by which pilots hear SIGTERM first",
+        )
+    if "softlimits" in scheduler.preempt_prio or "fairshare" in scheduler.preempt_prio:
+        return _finding(
+            "preemption",
+            Verdict.WARN,
+            f"who preempts whom goes by more than queues (preempt_prio = {scheduler.preempt_prio})",
+            f"ask the administrator whether all others' jobs preempt those of {queue.name}",
+        )
+    return _express(facts, scheduler, queue)
+
+
+def _express(facts: PbsFacts, scheduler: SchedulerFacts, queue: QueueFacts) -> Finding:
+    """Judge a site where jobs of express queues preempt all others."""
+    express = scheduler.express_priority
+    others = [q for q in facts.queues if q.name != queue.name and q.is_enabled and not q.is_routing]
+    is_below = queue.priority < express
+    above = [
+        other.name
+        for other in others
+        if is_below and other.priority >= express and queue.name in (other.targets or {queue.name})
+    ]
+    waiting = [other.name for other in others if other.name not in above]
+    if not above:
+        return _finding(
+            "preemption",
+            Verdict.FAIL,
+            f"nobody preempts jobs of {queue.name}: no queue from Priority {express} on "
+            "(preempt_queue_prio) may do so",
+            f"ask the administrator for queues of Priority {express} or more for all others, and "
+            "one of less for pilots",
+        )
+    if waiting:
+        return _finding(
+            "preemption",
+            Verdict.WARN,
+            f"jobs of {', '.join(waiting)} do not preempt those of {queue.name}: they wait for "
+            "pilots to end",
+            f"ask the administrator to give these queues Priority {express} or more, or keep "
+            "walltime_s short",
         )
     return _finding(
         "preemption",
-        Verdict.WARN,
-        f"all other queues have a Priority above that of {queue.name}, {queue.priority}; PBS does "
-        "not tell users whether their jobs preempt",
-        "ask the administrator whether they do, and not by suspension (preempt_order)",
+        Verdict.OK,
+        f"jobs of {', '.join(above)} preempt those of {queue.name} "
+        f"(preempt_order = {scheduler.preempt_order})",
     )
 
 

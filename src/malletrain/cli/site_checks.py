@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 from malletrain.batch.commands import Commands
-from malletrain.batch.pilot_script import PilotFiles
 from malletrain.batch.slurm import build, facts
 from malletrain.cli.doctor import Finding, Verdict
 from malletrain.cli.slurm_doctor import diagnose_slurm
 from malletrain.clock import WallClock
 from malletrain.config import BatchName, Config
 from malletrain.errors import ConfigError, UserError
-from malletrain.live.lenders import listening_address
-from malletrain.live.state_dir import StateDir
+from malletrain.live.lenders import listening_address, pilot_files
+from malletrain.live.state_dir import StateDir, file_system_of, is_network_file_system
 
 #: The check that fails where the scheduler does not answer.
 UNREACHABLE = "slurm controller"
@@ -24,7 +24,8 @@ def site_findings(name: BatchName, state_dir: StateDir, config: Config) -> tuple
     """Ask the batch system, and judge what it says; nothing for local nodes."""
     if name is BatchName.LOCAL:
         return ()
-    return (_address(name, config), *_of_slurm(state_dir, config))
+    findings = _of_slurm(state_dir, config)
+    return (_address(name, config), _shared_dir(state_dir), *findings)
 
 
 def refuse_bad_site(name: BatchName, state_dir: StateDir, config: Config) -> None:
@@ -63,6 +64,21 @@ def _address(name: BatchName, config: Config) -> Finding:
     )
 
 
+def _shared_dir(state_dir: StateDir) -> Finding:
+    shared = state_dir.shared
+    existing = next(place for place in (shared, *shared.parents) if place.exists())
+    kind = file_system_of(existing.resolve(), Path("/proc/mounts").read_text())
+    if is_network_file_system(kind):
+        return Finding(check="shared files", verdict=Verdict.OK, found=f"{shared} is on {kind}")
+    return Finding(
+        check="shared files",
+        verdict=Verdict.WARN,
+        found=f"{shared} is on {kind or 'a file system'} of this machine",
+        advice="nodes read the endpoint there and write logs and checkpoints: set shared_dir in "
+        "[scavenge] to a directory that all of them see",
+    )
+
+
 def _of_slurm(state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
     environment = build.environment(os.environ)
     clock = WallClock()
@@ -72,7 +88,7 @@ def _of_slurm(state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
             clock,
             config.scavenge,
             config.slurm,
-            PilotFiles(state_dir.endpoint_path, state_dir.token_path, state_dir.pilots_dir),
+            pilot_files(state_dir),
             path=environment.get("PATH", ""),
         )
     )

@@ -61,7 +61,7 @@ def listening_address(name: BatchName, scavenge: ScavengeSettings) -> str:
 
 def queue_of(name: BatchName, state_dir: StateDir, config: Config, clock: Clock) -> Queue:
     """Make the queue from which a scavenger takes nodes."""
-    files = PilotFiles(state_dir.endpoint_path, state_dir.token_path, state_dir.pilots_dir)
+    files = pilot_files(state_dir)
     if name is BatchName.PBS:
         commands = Commands(state_dir.commands_path, clock, os.environ)
         return PbsQueue(commands, scavenge=config.scavenge, pbs=config.pbs, files=files)
@@ -73,6 +73,13 @@ def queue_of(name: BatchName, state_dir: StateDir, config: Config, clock: Clock)
         slurm=config.slurm,
         files=files,
         environment=environment,
+    )
+
+
+def pilot_files(state_dir: StateDir) -> PilotFiles:
+    """Return what pilots need of the controller's."""
+    return PilotFiles(
+        state_dir.pilot_endpoint_path, state_dir.pilot_token_path, state_dir.pilots_dir
     )
 
 

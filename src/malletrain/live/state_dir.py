@@ -73,8 +73,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 class StateDir:
     """Paths, and the few files that are not the journal's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared: Path | None = None) -> None:
+        """Name its place, and that of what nodes read and write, where that is another."""
         self.path = path.absolute()
+        self.shared = shared.absolute() if shared else self.path
 
     @property
     def journal_path(self) -> Path:
@@ -93,9 +95,17 @@ class StateDir:
         return self.path / "controller.lock"
 
     @property
+    def pilot_endpoint_path(self) -> Path:
+        return self.shared / "endpoint.json"
+
+    @property
+    def pilot_token_path(self) -> Path:
+        return self.shared / "token"
+
+    @property
     def pilots_dir(self) -> Path:
         """Where pilots write their logs."""
-        return self.path / "pilots"
+        return self.shared / "pilots"
 
     @property
     def commands_path(self) -> Path:
@@ -103,10 +113,10 @@ class StateDir:
         return self.path / "batch" / "commands.jsonl"
 
     def log_dir(self, job_id: str) -> Path:
-        return self.path / "jobs" / job_id / "logs"
+        return self.shared / "jobs" / job_id / "logs"
 
     def checkpoint_dir(self, job_id: str) -> Path:
-        return self.path / "jobs" / job_id / "checkpoints"
+        return self.shared / "jobs" / job_id / "checkpoints"
 
     def token(self) -> str:
         """Return the bearer token.
@@ -141,6 +151,10 @@ class StateDir:
     def publish(self, endpoint: Endpoint) -> None:
         """Say where the controller listens, in one step."""
         _write_whole(self.endpoint_path, msgspec.json.encode(endpoint))
+        if self.shared != self.path:
+            self.shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write_whole(self.shared / "token", self.token().encode())
+            _write_whole(self.shared / "endpoint.json", msgspec.json.encode(endpoint))
 
 
 class ControllerLock:
