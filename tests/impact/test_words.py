@@ -48,6 +48,13 @@ def test_the_verdict_names_nodes_that_were_drained() -> None:
     assert "nd99 at 2026-" in text(found)
 
 
+def test_the_verdict_does_not_pass_over_nodes_whose_end_nobody_explained() -> None:
+    lost = site()
+    lost.lose(3000, "9_0", reason="its agent fell silent")
+    said = "; no node was drained or down while it had them, 1 lost without notice; "
+    assert said in verdict(lost.impact(0, 3600))
+
+
 def test_a_mail_has_plain_short_lines_and_begins_with_the_verdict() -> None:
     found = site(jobs=30).impact(0, 3600)
     lines = text(found).splitlines()

@@ -38,11 +38,14 @@ def text(impact: Impact) -> str:
 def verdict(impact: Impact) -> str:
     """Say in one sentence what the period meant for others."""
     load, unfit = impact.load, len(impact.unfit)
+    lost_nodes = impact.leaves.get(Leave.LOST.value, 0)
+    # Its host may have been down: an honest verdict does not pass it over.
+    lost = f", {lost_nodes:,} lost without notice" if lost_nodes else ""
     period, used = duration(impact.to_at_s - impact.from_at_s), node_time(impact.harvested_node_s)
     parts = [
         f"In {period} MalleTrain used {used} of idle time",
         _taken_in_short(impact),
-        f"{_count(unfit, 'node')} {_were(unfit)} drained or down while it had them",
+        f"{_count(unfit, 'node')} {_were(unfit)} drained or down while it had them{lost}",
         f"{_rate(load.queries_a_minute)} queries a minute" if load else "queries are not known",
     ]
     return "; ".join(parts) + "."
