@@ -44,7 +44,7 @@ class FakePbs:
         self._state_path.write_text(
             json.dumps({**state, "jobs": {}, "reservations": [], "queues": _QUEUES})
         )
-        for program in _PROGRAMS:
+        for program in (*_PROGRAMS, "qmgr"):
             path = folder / "bin" / program
             path.parent.mkdir(exist_ok=True)
             play = f'"{sys.executable}" -IS "{fake_programs.__file__}" {program} "$@"'

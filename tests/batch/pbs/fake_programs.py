@@ -33,7 +33,7 @@ def changing(path: Path) -> Iterator[State]:
 
 
 def qsub(state: State, arguments: list[str]) -> int:
-    pairs, rest = getopt.getopt(arguments, "N:S:p:l:r:J:q:P:v:m:j:o:")
+    pairs, rest = getopt.getopt(arguments, "N:S:p:l:r:J:q:P:v:c:m:j:o:")
     assert not rest, rest
     options = dict(pairs)
     resources = dict(value.split("=", 1) for name, value in pairs if name == "-l")
@@ -131,6 +131,12 @@ def pbsnodes(state: State, arguments: list[str]) -> int:
             "resv_enable": "True",
         }
     say_json({"nodes": nodes})
+    return 0
+
+
+def qmgr(_: State, arguments: list[str]) -> int:
+    assert arguments == ["-c", "list sched default"], arguments
+    say("Sched default\n    sched_host = pbs01\n    preempt_order = D\n    preempt_queue_prio = 50")
     return 0
 
 

@@ -23,9 +23,10 @@ def test_pilots_are_whole_nodes_behind_everybody_else() -> None:
         ("-l", "select=1"),
         ("-l", "place=excl"),
         ("-l", "walltime=600"),
-        # PBS refuses arrays that must not be run again.
+        # PBS refuses arrays that must not be run again, and does not requeue such jobs for others.
         ("-r", "y"),
         ("-J", "0-7"),
+        ("-c", "n"),
         ("-m", "n"),
         ("-j", "oe"),
         ("-o", "/home/ada/state/pilots/"),
@@ -36,7 +37,7 @@ def test_one_pilot_is_no_array() -> None:
     # PBS refuses an array of one member.
     options = options_of(build.submit(1, 600, "malle-1", LOGS, PbsSettings(), keep_env=()))
     assert "-J" not in dict(options)
-    assert ("-r", "n") in options
+    assert ("-r", "y") in options
 
 
 def test_settings_are_passed_on_and_the_site_has_the_last_word() -> None:

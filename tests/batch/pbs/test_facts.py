@@ -13,10 +13,12 @@ from malletrain.batch.commands import Commands
 from malletrain.batch.pbs.facts import (
     PbsFacts,
     QueueFacts,
+    SchedulerFacts,
     ServerFacts,
     gather,
     newest_s,
     parse_queues,
+    parse_scheduler,
     parse_server,
 )
 from malletrain.clock import WallClock
@@ -105,6 +107,29 @@ def test_queues() -> None:
     )
 
 
+def test_the_scheduler() -> None:
+    text = (
+        "Sched default\n"
+        "    sched_host = pbs01\n"
+        '    preempt_prio = "express_queue, normal_jobs, queue_softlimits"\n'
+        '    preempt_order = "SCR 80 SC 50 S"\n'
+        "    preempt_queue_prio = 200\n"
+    )
+    assert parse_scheduler(text) == SchedulerFacts(
+        preempt_order="SCR 80 SC 50 S",
+        preempt_prio="express_queue, normal_jobs, queue_softlimits",
+        express_priority=200,
+    )
+    assert parse_scheduler("Sched default\n    preempt_order = R\n") == SchedulerFacts(
+        preempt_order="R"
+    )
+
+
+def test_a_scheduler_that_says_nothing_of_preemption_is_not_known() -> None:
+    assert parse_scheduler("Sched default\n    sched_host = pbs01\n") is None
+    assert parse_scheduler("") is None
+
+
 def test_the_newest_time_of_any_vnode() -> None:
     nodes = '"a":{"last_used_time":20,"last_state_change_time":5},"b":{"state":"free"}'
     assert newest_s(f'{{"nodes":{{{nodes}}}}}') == 20
@@ -145,6 +170,7 @@ def test_facts_are_gathered_by_queries(pbs: FakePbs, tmp_path: Path) -> None:
     assert facts.server.default_queue == "workq"
     assert facts.queue is not None
     assert facts.queue.priority == 1
+    assert facts.scheduler == SchedulerFacts(preempt_order="D", express_priority=50)
     assert not facts.missing_programs
 
 

@@ -44,18 +44,19 @@ def submit(
 ) -> tuple[str, ...]:
     """Submit so many pilots whose script comes by standard input: each a node, behind all others.
 
-    PBS takes no array of one member, and none that must not be run again: a pilot of an array that
-    PBS puts back into the queue waits there once more under its id.
+    PBS takes no array of one member, and none that must not be run again; nor does a job that must
+    not make way where others requeue (preempt_order = R). A pilot that PBS puts back into the queue
+    waits there once more under its id.
     """
-    members = ("-r", "n") if count == 1 else ("-r", "y", "-J", f"0-{count - 1}")
+    members = () if count == 1 else ("-J", f"0-{count - 1}")
     named = {"-q": settings.queue, "-P": settings.project, "-v": ",".join(keep_env)}
     return (
         *("qsub", "-N", name, "-S", "/bin/sh", "-p", str(_LOWEST_PRIORITY)),
         *("-l", f"select={settings.select}", "-l", f"place={settings.place}"),
-        *("-l", f"walltime={limit_s}", *members),
+        *("-l", f"walltime={limit_s}", "-r", "y", *members),
         *(word for option, value in named.items() if value for word in (option, value)),
-        # No mail; both outputs in one file, named by the pilot's id.
-        *("-m", "n", "-j", "oe", "-o", f"{log_dir}/"),
+        # No checkpoints, no mail; both outputs in one file, named by the pilot's id.
+        *("-c", "n", "-m", "n", "-j", "oe", "-o", f"{log_dir}/"),
         *settings.qsub_options,
     )
 

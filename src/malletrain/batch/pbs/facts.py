@@ -18,6 +18,8 @@ from malletrain.errors import BatchError
 _PROGRAMS = ("qsub", "qdel", "qstat", "pbsnodes", "pbs_rstat")
 #: PBS's own, where neither the server nor the queue says.
 _KILL_DELAY_S = 10.0
+#: `    name = value`, the value in quotes or not.
+_ATTRIBUTE = re.compile(r'^\s+(\w+) = "?(.*?)"?\s*$', re.MULTILINE)
 _TARGET = re.compile(r"\s*queue=(\S+)\s*", re.IGNORECASE)
 
 
@@ -35,7 +37,7 @@ class QueueFacts:
     kill_delay_s: float = _KILL_DELAY_S
     #: None where there is no limit but the server's.
     max_array_size: int | None = None
-    #: Queues whose jobs its own may preempt by default.
+    #: The only queues whose jobs its own may preempt by default; empty: all.
     targets: frozenset[str] = frozenset()
 
 
@@ -50,6 +52,19 @@ class ServerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerFacts:
+    """How jobs make way for others; the defaults are PBS's."""
+
+    #: What is tried first, second and so on: Suspend, Checkpoint, Requeue, Delete. Percentages of
+    #: the time that is left may stand between.
+    preempt_order: str = "SCR"
+    #: Levels of jobs, the highest first.
+    preempt_prio: str = "express_queue, normal_jobs"
+    #: Queues from this priority on are express queues.
+    express_priority: int = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PbsFacts:
     """What the checks judge. Where nothing is known, None or nothing."""
 
@@ -60,6 +75,8 @@ class PbsFacts:
     server_problem: str = ""
     server: ServerFacts | None = None
     queues: tuple[QueueFacts, ...] = ()
+    #: None where PBS, as before version 19, does not tell users.
+    scheduler: SchedulerFacts | None = None
     #: How much the newest time that the server has noted is ahead of ours. PBS does not tell its
     #: clock: one that is behind is not found.
     clock_ahead_s: float = 0.0
@@ -74,7 +91,7 @@ class PbsFacts:
 async def gather(
     commands: Commands, clock: Clock, scavenge: ScavengeSettings, pbs: PbsSettings, *, path: str
 ) -> PbsFacts:
-    """Ask PBS, by three programs at most; `path` is where its programs are looked for."""
+    """Ask PBS, by four programs at most; `path` is where its programs are looked for."""
     if missing := tuple(name for name in _PROGRAMS if not shutil.which(name, path=path)):
         return PbsFacts(scavenge=scavenge, pbs=pbs, missing_programs=missing)
     try:
@@ -88,6 +105,7 @@ async def gather(
         pbs=pbs,
         server=server,
         queues=queues,
+        scheduler=await _scheduler(commands),
         clock_ahead_s=max(noted_at_s - clock.now_s(), 0.0),
     )
 
@@ -98,6 +116,10 @@ def show_server() -> tuple[str, ...]:
 
 def show_queues() -> tuple[str, ...]:
     return ("qstat", "-Q", "-f", "-F", "json")
+
+
+def show_scheduler() -> tuple[str, ...]:
+    return ("qmgr", "-c", "list sched default")
 
 
 class _Server(Struct, frozen=True):
@@ -187,6 +209,27 @@ def _queue(name: str, queue: _Queue) -> QueueFacts:
         max_array_size=queue.max_array_size,
         targets=frozenset(match[1] for target in targets if (match := _TARGET.fullmatch(target))),
     )
+
+
+def parse_scheduler(text: str) -> SchedulerFacts | None:
+    """Read what `qmgr` lists of it; None where that is nothing of preemption."""
+    found = dict(_ATTRIBUTE.findall(text))
+    if not any(name.startswith("preempt_") for name in found):
+        return None
+    default = SchedulerFacts()
+    express = found.get("preempt_queue_prio", "")
+    return SchedulerFacts(
+        preempt_order=found.get("preempt_order", default.preempt_order),
+        preempt_prio=found.get("preempt_prio", default.preempt_prio),
+        express_priority=int(express) if express.isdecimal() else default.express_priority,
+    )
+
+
+async def _scheduler(commands: Commands) -> SchedulerFacts | None:
+    try:
+        return parse_scheduler(await commands.run(CommandKind.QUERY, show_scheduler()))
+    except BatchError:
+        return None
 
 
 def newest_s(text: str) -> float:
