@@ -15,8 +15,14 @@ Text = str | int | float | None
 
 Answer = TypeVar("Answer")
 
-#: PBS writes one member a line: its name, its value, and whether others follow.
-_MEMBER = re.compile(r'(\s*"[^"]*"\s*:\s*)([^\s{\[].*?)(,?\s*)')
+#: PBS writes one member a line: its name, its value, and whether others follow. These are those
+#: whose values are no plain texts or numbers, and may be no JSON.
+_ODD_MEMBER = re.compile(
+    r'^([ \t]*"[^"\n]*"[ \t]*:[ \t]*)'
+    r'(?!"[^"\\\n]*",?[ \t]*$|(?:0|[1-9]\d*),?[ \t]*$|[{\[])'
+    r"(.+?)(,?[ \t]*)$",
+    re.MULTILINE,
+)
 
 
 def decode(text: str, kind: type[Answer], program: str) -> Answer:
@@ -61,16 +67,13 @@ def _mended(text: str) -> str:
     Up to version 23, numbers of users' environments such as 007, and quotes and backslashes in
     their texts, come as they are (openpbs issue 1255, pull requests 830, 2049, 2603).
     """
-    return "\n".join(_mended_line(line) for line in text.splitlines())
+    return _ODD_MEMBER.sub(_mended_member, text)
 
 
-def _mended_line(line: str) -> str:
-    match = _MEMBER.fullmatch(line)
-    if match is None:
-        return line
+def _mended_member(match: re.Match[str]) -> str:
     name, value, rest = match.groups()
     try:
         msgspec.json.decode(value)
     except msgspec.DecodeError:
         return f"{name}null{rest}"
-    return line
+    return match[0]
