@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 from malletrain.batch.commands import Commands
+from malletrain.batch.pbs import facts as pbs_facts
 from malletrain.batch.slurm import build, facts
 from malletrain.cli.doctor import Finding, Verdict
+from malletrain.cli.pbs_doctor import diagnose_pbs
 from malletrain.cli.slurm_doctor import diagnose_slurm
 from malletrain.clock import WallClock
 from malletrain.config import BatchName, Config
@@ -16,15 +18,16 @@ from malletrain.errors import ConfigError, UserError
 from malletrain.live.lenders import listening_address, pilot_files
 from malletrain.live.state_dir import StateDir, file_system_of, is_network_file_system
 
-#: The check that fails where the scheduler does not answer.
-UNREACHABLE = "slurm controller"
+#: The checks that fail where the scheduler does not answer.
+UNREACHABLE = frozenset({"slurm controller", "pbs server"})
 
 
 def site_findings(name: BatchName, state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
     """Ask the batch system, and judge what it says; nothing for local nodes."""
     if name is BatchName.LOCAL:
         return ()
-    findings = _of_slurm(state_dir, config)
+    of_site = _of_pbs if name is BatchName.PBS else _of_slurm
+    findings = of_site(state_dir, config)
     return (_address(name, config), _shared_dir(state_dir), *findings)
 
 
@@ -39,7 +42,7 @@ def refuse_bad_site(name: BatchName, state_dir: StateDir, config: Config) -> Non
     bad = [
         finding
         for finding in site_findings(name, state_dir, config)
-        if finding.verdict is Verdict.FAIL and finding.check != UNREACHABLE
+        if finding.verdict is Verdict.FAIL and finding.check not in UNREACHABLE
     ]
     if bad:
         told = "\n".join(f"{f.check}: {f.found} -> {f.advice}" for f in bad)
@@ -93,3 +96,17 @@ def _of_slurm(state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
         )
     )
     return diagnose_slurm(found)
+
+
+def _of_pbs(state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
+    clock = WallClock()
+    found = asyncio.run(
+        pbs_facts.gather(
+            Commands(state_dir.commands_path, clock, os.environ, limit_s=20.0),
+            clock,
+            config.scavenge,
+            config.pbs,
+            path=os.environ.get("PATH", ""),
+        )
+    )
+    return diagnose_pbs(found)
