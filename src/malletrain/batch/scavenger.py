@@ -30,6 +30,9 @@ _JITTER = 0.1
 #: Planned starts move with every backfill cycle; what moves less is no news to jobs.
 _SAME_END_S = 60.0
 _NEVER_S = -math.inf
+_LEAST_PAUSE_S = 0.01
+#: What is submitted meanwhile may be missing in it.
+_SURVEY_TAKES_S = 15.0
 
 _log = logging.getLogger(__name__)
 
@@ -43,12 +46,22 @@ class Scavenger:
         settings: ScavengeSettings,
         clock: Clock,
         *,
+        logs: Path,
         jitter: Callable[[], float],
     ) -> None:
-        """Take what it works with; `jitter` returns a number between 0 and 1."""
+        """Take what it works with.
+
+        Args:
+            queue: from which nodes are taken.
+            settings: how.
+            clock: by which it waits.
+            logs: where pilots write what goes wrong, for the user.
+            jitter: returns a number between 0 and 1.
+        """
         self._queue = queue
         self._settings = settings
         self._clock = clock
+        self._logs = logs
         self._jitter = jitter
         self._listener: BatchListener | None = None
         self._task: asyncio.Task[None] | None = None
@@ -122,24 +135,34 @@ class Scavenger:
 
     async def _work(self) -> None:
         while True:
-            now_s = self._clock.now_s()
-            if self._is_survey_due(now_s):
-                await self._ask()
-            self._has_news.clear()
-            self._take_note()
-            plan = harvest.plan(self._situation(), self._settings)
-            await self._carry_out(plan)
+            try:
+                pause_s = await self._turn()
+            except Exception as error:
+                # A bug of ours must neither end the harvest nor flood the scheduler.
+                _log.exception("the scavenger's turn was broken off")
+                self._pilot_trouble = f"no pilots are planned, see the controller's log: {error}"
+                self._tell_trouble()
+                pause_s = self._settings.query_every_s
             with contextlib.suppress(TimeoutError):
-                await within(self._clock, self._pause_s(plan), self._has_news.wait())
+                await within(self._clock, pause_s, self._has_news.wait())
+
+    async def _turn(self) -> float:
+        """Do what is to be done now; return how long nothing is, but for news."""
+        if self._is_survey_due(self._clock.now_s()):
+            await self._ask()
+        self._has_news.clear()
+        self._take_note()
+        plan = harvest.plan(self._situation(), self._settings)
+        await self._carry_out(plan)
+        next_at_s = min(self._survey_at_s, plan.again_at_s or math.inf)
+        # Where no survey is due, for want of jobs, nothing is due but news.
+        return min(
+            max(next_at_s - self._clock.now_s(), _LEAST_PAUSE_S), self._settings.query_every_s
+        )
 
     def _is_survey_due(self, now_s: float) -> bool:
         is_wanted = bool(self._cluster.nodes or self._waiting) or demand(self._cluster) > 0
         return is_wanted and now_s >= self._survey_at_s
-
-    def _pause_s(self, plan: Plan) -> float:
-        next_at_s = min(self._survey_at_s, plan.again_at_s or math.inf)
-        # Without jobs, nothing is due but news.
-        return min(max(next_at_s - self._clock.now_s(), 0.01), self._settings.query_every_s)
 
     async def _ask(self) -> None:
         """Make a survey; where that fails, ask later and later."""
@@ -154,8 +177,9 @@ class Scavenger:
             self._survey_every_s = self._settings.query_every_s
             self._queue_trouble = ""
             self._previous_survey, self._survey = self._survey, survey
+            self._take_note()
             self._foresee(survey)
-            await self._give_up_silent(survey)
+            await self._cancel_silent(survey)
         jitter = 1.0 + _JITTER * (2.0 * self._jitter() - 1.0)
         self._survey_at_s = self._clock.now_s() + self._survey_every_s * jitter
         self._tell_trouble()
@@ -166,25 +190,46 @@ class Scavenger:
             raise BatchError(self._queue_trouble, is_transient=True)
         return await self._queue.survey()
 
+    async def _cancel_silent(self, survey: Survey) -> None:
+        try:
+            await self._give_up_silent(survey)
+        except BatchError as error:
+            self._queue_trouble = str(error)
+
     async def _give_up_silent(self, survey: Survey) -> None:
-        """Find pilots that have started and do not call: whatever they hold is held in vain."""
+        """Find pilots that ended before they called, or hold a node and do not call."""
+        running = set(survey.running.values())
+        for pilot_id in running - self._called:
+            # One that started while no controller was there.
+            self._waiting.setdefault(pilot_id, Waiting(0.0, survey.at_s))
         for pilot_id, walltime_s in survey.waiting.items():
             self._waiting.setdefault(pilot_id, Waiting(walltime_s, survey.at_s))
-        started = self._waiting.keys() - survey.waiting.keys()
+        started = {p for p in self._waiting if p in running}
         self._started_at_s = {p: self._started_at_s.get(p, survey.at_s) for p in started}
-        limit_at_s = survey.at_s - self._settings.call_limit_s
-        silent = sorted(p for p, at_s in self._started_at_s.items() if at_s <= limit_at_s)
-        if not silent:
-            return
-        for pilot_id in silent:
-            del self._waiting[pilot_id], self._started_at_s[pilot_id]
-        self._failures += 1
-        self._pilot_trouble = (
-            f"{len(silent)} pilots started and never called, the last of them {silent[-1]}: see "
-            f"its log in the state directory's folder `pilots`, and run `malletrain doctor`"
+        mute = sorted(p for p in started if self._has_been_mute(p, survey.at_s))
+        ended = sorted(
+            pilot_id
+            for pilot_id, waiting in self._waiting.items()
+            if pilot_id not in running
+            and pilot_id not in survey.waiting
+            # Not one that was submitted while the survey was made.
+            and waiting.submitted_at_s < survey.at_s - _SURVEY_TAKES_S
         )
-        if still_running := tuple(set(silent) & set(survey.running.values())):
-            await self._queue.cancel(still_running)
+        if not mute and not ended:
+            return
+        for pilot_id in (*mute, *ended):
+            del self._waiting[pilot_id]
+        self._failures += 1
+        last = (*mute, *ended)[-1]
+        self._pilot_trouble = (
+            f"{len(mute) + len(ended)} pilots did not call, the last of them {last}: unless "
+            f"somebody cancelled it, see its log in {self._logs}, and run `malletrain doctor`"
+        )
+        if mute:
+            await self._queue.cancel(tuple(mute))
+
+    def _has_been_mute(self, pilot_id: str, at_s: float) -> bool:
+        return at_s - self._started_at_s[pilot_id] >= self._settings.call_limit_s
 
     def _foresee(self, survey: Survey) -> None:
         changed: dict[str, float | None] = {}
@@ -257,6 +302,8 @@ class Scavenger:
             self._submitted_at_s = self._clock.now_s()
             self._pilot_trouble = str(error)
             self._tell_trouble()
+            # To plan the next try.
+            self._has_news.set()
 
     async def _submit(self, count: int, walltime_s: float) -> None:
         pilot_ids = await self._queue.submit(count, walltime_s)

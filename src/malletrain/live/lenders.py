@@ -31,7 +31,7 @@ def lender(name: BatchName, state_dir: StateDir, config: Config, clock: Clock) -
     if name is BatchName.LOCAL:
         return local_batch(state_dir.path, config.local)
     queue = queue_of(name, state_dir, config, clock)
-    return Scavenger(queue, config.scavenge, clock, jitter=random.random)
+    return Scavenger(queue, config.scavenge, clock, logs=state_dir.pilots_dir, jitter=random.random)
 
 
 def listening_address(name: BatchName, scavenge: ScavengeSettings) -> str:
