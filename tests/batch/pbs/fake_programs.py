@@ -33,7 +33,7 @@ def changing(path: Path) -> Iterator[State]:
 
 
 def qsub(state: State, arguments: list[str]) -> int:
-    pairs, rest = getopt.getopt(arguments, "N:S:p:l:r:J:q:P:v:c:m:j:o:")
+    pairs, rest = getopt.getopt(arguments, "fN:S:p:l:r:J:q:P:v:c:m:j:o:")
     assert not rest, rest
     options = dict(pairs)
     resources = dict(value.split("=", 1) for name, value in pairs if name == "-l")

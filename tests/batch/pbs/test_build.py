@@ -9,8 +9,9 @@ LOGS = Path("/home/ada/state/pilots")
 
 
 def options_of(command: tuple[str, ...]) -> list[tuple[str, str]]:
-    program, *words = command
-    assert program == "qsub"
+    program, in_front, *words = command
+    # No process of qsub's stays behind.
+    assert (program, in_front) == ("qsub", "-f")
     return list(zip(words[::2], words[1::2], strict=True))
 
 

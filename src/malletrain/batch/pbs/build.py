@@ -51,7 +51,8 @@ def submit(
     members = () if count == 1 else ("-J", f"0-{count - 1}")
     named = {"-q": settings.queue, "-P": settings.project, "-v": ",".join(keep_env)}
     return (
-        *("qsub", "-N", name, "-S", "/bin/sh", "-p", str(_LOWEST_PRIORITY)),
+        # -f: no process stays behind to serve a next qsub, with our pipes open.
+        *("qsub", "-f", "-N", name, "-S", "/bin/sh", "-p", str(_LOWEST_PRIORITY)),
         *("-l", f"select={settings.select}", "-l", f"place={settings.place}"),
         *("-l", f"walltime={limit_s}", "-r", "y", *members),
         *(word for option, value in named.items() if value for word in (option, value)),
