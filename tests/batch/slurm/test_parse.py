@@ -52,23 +52,35 @@ def test_an_answer_without_nodes_is_an_error_that_may_pass(text: str) -> None:
 
 def test_a_running_job() -> None:
     (job,) = parse.jobs(f"{JOBS}17_4|1000|RUNNING|1796069925|1-00:03:00|n05|(null)|a name\n")
-    assert job == parse.Job("17_4", 1000, "RUNNING", "a name", 86580.0, ("n05",), 1796069925.0)
+    assert job == parse.Job(
+        "17_4", 1000, "RUNNING", "a name", "1-00:03:00", "n05", 1796069925.0, "(null)"
+    )
 
 
 def test_a_planned_job() -> None:
     (job,) = parse.jobs(f"{JOBS}4|7|PENDING|1796071449|5:00||n[01,08]|big|one\n")
-    assert (job.start_at_s, job.planned) == (1796071449.0, ("n01", "n08"))
+    assert job.start_at_s == 1796071449.0
+    assert parse.hosts(job.planned) == ("n01", "n08")
     assert job.name == "big|one"
 
 
 def test_a_job_of_which_nothing_is_planned_or_limited() -> None:
     (job,) = parse.jobs(f"{JOBS}4|7|PENDING|N/A|UNLIMITED||(null)|big\n")
-    assert (job.start_at_s, job.planned, job.limit_s) == (None, (), math.inf)
+    assert job.start_at_s is None
+    assert parse.hosts(job.planned) == ()
+    assert parse.limit_s(job.limit) == math.inf
 
 
 def test_a_name_with_a_line_break_hides_no_other_job() -> None:
     text = f"{JOBS}4|7|PENDING|N/A|5:00||(null)|odd\nname\n5|7|PENDING|N/A|5:00||(null)|plain\n"
     assert [job.id for job in parse.jobs(text)] == ["4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"), [("5:00", 300.0), ("1-00:03:00", 86_580.0), ("UNLIMITED", math.inf)]
+)
+def test_time_limits(limit: str, seconds: float) -> None:
+    assert parse.limit_s(limit) == seconds
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def survey(
 
 
 def pending(name: str, start_at_s: float | None, *hosts: str, uid: int = 8) -> Job:
-    return Job("3", uid, "PENDING", name, 600.0, start_at_s=start_at_s, planned=hosts)
+    return Job("3", uid, "PENDING", name, "10:00", start_at_s=start_at_s, planned=",".join(hosts))
 
 
 def test_a_hole_ends_when_the_first_of_others_is_planned() -> None:
@@ -62,9 +62,9 @@ def test_another_users_job_of_our_name_is_not_ours() -> None:
 
 def test_own_pilots_that_wait_and_that_run() -> None:
     jobs = [
-        Job("5_[1-2]", 7, "PENDING", OWN, 240.0),
-        Job("5_0", 7, "RUNNING", OWN, 240.0, ("a",), 900.0),
-        Job("5_3", 7, "CONFIGURING", OWN, 240.0, ("b",), 999.0),
+        Job("5_[1-2]", 7, "PENDING", OWN, "4:00"),
+        Job("5_0", 7, "RUNNING", OWN, "4:00", "a", 900.0),
+        Job("5_3", 7, "CONFIGURING", OWN, "4:00", "b", 999.0),
     ]
     # It started between the two queries.
     found = survey({"a": "allocated", "b": "idle"}, jobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from malletrain.config import SlurmSettings
@@ -76,16 +76,29 @@ def pilot_options(
     minutes: int, name: str, log_dir: Path, settings: SlurmSettings
 ) -> tuple[str, ...]:
     """Return how any pilot is asked for: one whole node, behind everybody else."""
-    named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
     return (
         *(f"--job-name={name}", f"--time={minutes}"),
         *("--nodes=1", "--ntasks=1", "--exclusive", "--mem=0"),
         # A pilot that is preempted is replaced where and when a node is idle, not where it was.
         *("--no-requeue", f"--nice={settings.nice}"),
-        *(f"--{option}={value}" for option, value in named.items() if value),
+        *_place(settings),
         *("--export=NONE", "--chdir=/", f"--output={log_dir}/pilot-%A_%a.log"),
         *settings.sbatch_options,
     )
+
+
+def run_at_once(limit_s: int, settings: SlurmSettings) -> tuple[str, ...]:
+    """Run a command for a moment on a node that is idle within the limit, as a pilot would be."""
+    return (
+        *("srun", f"--immediate={limit_s}", "--quiet", "--nodes=1", "--ntasks=1", "--time=1"),
+        *("--job-name=malletrain-probe", f"--nice={settings.nice}"),
+        *_place(settings),
+    )
+
+
+def _place(settings: SlurmSettings) -> Iterator[str]:
+    named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+    return (f"--{option}={value}" for option, value in named.items() if value)
 
 
 def cancel(pilot_ids: Iterable[str]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ _LOCAL_TIME = re.compile(r"\d{4}-")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job, or an array's tasks that wait."""
+    """A job, or an array's tasks that wait. Of most in a long queue, most is never looked at."""
 
     #: `12`, `12_3`, or `12_[0-3,7%2]` for tasks that wait; see `task_ids`.
     id: str
@@ -37,13 +37,14 @@ class Job:
     #: As Slurm writes it, such as PENDING.
     state: str
     name: str
-    limit_s: float
-    #: Where it runs; where it waits, this says nothing.
-    hosts: tuple[str, ...] = ()
+    #: See `limit_s`.
+    limit: str
+    #: A host list, see `hosts`: where it runs. Where it waits, this says nothing.
+    hosts: str = ""
     #: Epoch s at which it starts or started, as far as is planned.
     start_at_s: float | None = None
-    #: Where it is to start.
-    planned: tuple[str, ...] = ()
+    #: A host list: where it is to start.
+    planned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,10 @@ def jobs(text: str) -> Iterator[Job]:
                 uid=int(uid),
                 state=state,
                 name=name,
-                limit_s=limit_s(limit),
-                hosts=hosts(where),
+                limit=limit,
+                hosts=where,
                 start_at_s=_epoch_s(start),
-                planned=hosts(planned),
+                planned=planned,
             )
 
 

@@ -69,7 +69,7 @@ _REFUSALS = (
     ),
     _Refusal("invalid feature", "correct --constraint in sbatch_options of [slurm]"),
     _Refusal("generic resource", "correct --gres or --gpus in sbatch_options of [slurm]"),
-    _Refusal("reservation is invalid", "correct --reservation in sbatch_options of [slurm]"),
+    _Refusal("requested reservation", "correct --reservation in sbatch_options of [slurm]"),
     _Refusal("node name", "correct the hosts in sbatch_options of [slurm]"),
     _Refusal(
         "invalid job array", "lower max_waiting in [scavenge]: it is more than MaxArraySize allows"

@@ -30,6 +30,8 @@ def slurm_script(
             gpus='"${SLURM_GPUS_ON_NODE:-0}"',
         ),
         first_lines=(
+            # Slurm has none where it cannot find out the user's own.
+            "export PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}",
             *(f"export {name}={shlex.quote(value)}" for name, value in kept),
             # Slurm before 23.02 does not tell the end.
             f"malletrain_ends_at_s=${{SLURM_JOB_END_TIME:-$(($(date +%s) + {minutes * 60}))}}",

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from malletrain.batch.queue import Survey
-from malletrain.batch.slurm.parse import Job, Reservation, task_ids
+from malletrain.batch.slurm import parse
+from malletrain.batch.slurm.parse import Job, Reservation
 from malletrain.batch.slurm.states import Fitness, NodeState
 
 _WAITING = "PENDING"
@@ -33,11 +34,11 @@ def survey_of(
     for job in jobs:
         if job.uid == uid and job.name == name:
             if job.state == _WAITING:
-                waiting |= dict.fromkeys(task_ids(job.id), job.limit_s)
+                waiting |= dict.fromkeys(parse.task_ids(job.id), parse.limit_s(job.limit))
             else:
-                running |= dict.fromkeys(job.hosts, job.id)
-        elif job.start_at_s is not None and job.planned:
-            want(job.planned, job.start_at_s)
+                running |= dict.fromkeys(parse.hosts(job.hosts), job.id)
+        elif job.state == _WAITING and job.start_at_s is not None:
+            want(parse.hosts(job.planned), job.start_at_s)
     for reservation in reservations:
         if reservation.end_at_s > at_s:
             want(reservation.hosts, reservation.start_at_s)
