@@ -75,6 +75,28 @@ def test_a_loss_within_backward_raises_nothing_there(lost_at: int, while_waiting
     assert reducer.finish().is_whole
 
 
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_what_a_lost_group_still_writes_reaches_no_gradient(is_stuck: bool) -> None:
+    model, lost = make_model(), Twins(1, while_waiting=True)
+    reducer = Reducer(model, lambda _: None)
+    step(reducer, model, lost)
+    reducer.finish()
+    flats = [bucket.flat for bucket in reducer._buckets]
+    lost.is_stuck = is_stuck
+    step(reducer, model, Twins())
+    expected = gradients(model)
+    if is_stuck:
+        for flat in flats:
+            flat.fill_(torch.nan)
+    else:
+        # Gloo is done with them.
+        assert all(
+            bucket.flat is flat for bucket, flat in zip(reducer._buckets, flats, strict=True)
+        )
+    torch.testing.assert_close(gradients(model), expected, rtol=0, atol=0)
+    assert reducer.finish().is_whole
+
+
 def test_ballots_that_differ_agree_on_nothing() -> None:
     model = make_model()
     reducer = Reducer(model, lambda _: None)

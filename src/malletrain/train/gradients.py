@@ -63,15 +63,16 @@ class Reducer:
         if not self._parameters:
             raise TrainError(f"{type(model).__name__} has no parameter that requires a gradient")
         self._on_wait = on_wait
-        layout = _Layout(self._parameters, _running_statistics(model))
-        self._buckets, self._views, self._control = layout.buckets, layout.views, layout.control
-        self._bucket_of = {slot: b for b in self._buckets for slot in b.slots}
+        self._statistics = _running_statistics(model)
+        self._lay_out()
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._hook(slot))
             for slot, parameter in enumerate(self._parameters)
         ]
         self._used = [False] * len(self._parameters)
         self._group: Group | None = None
+        #: The group that the last step was lost with.
+        self._lost_group: Group | None = None
         self._ballot = 0
         self._loss = (0.0, 0.0)
         self._own_share = 0.0
@@ -99,6 +100,10 @@ class Reducer:
             own_share: this rank's part of the step's samples.
             loss: sum and weight of the losses reported since they were last sent.
         """
+        if self._lost_group is not None and self._lost_group.is_stuck:
+            # What gloo may still write into must not carry gradients again.
+            self._lay_out()
+        self._lost_group = None
         self._group, self._ballot, self._own_share, self._loss = group, ballot, own_share, loss
         self._used = [False] * len(self._parameters)
         self._next_bucket = 0
@@ -138,6 +143,11 @@ class Reducer:
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
+
+    def _lay_out(self) -> None:
+        layout = _Layout(self._parameters, self._statistics)
+        self._buckets, self._views, self._control = layout.buckets, layout.views, layout.control
+        self._bucket_of = {slot: b for b in self._buckets for slot in b.slots}
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters:
@@ -255,7 +265,7 @@ class Reducer:
         """Let the backward pass run to its end without exchange; it raises nothing there."""
         self._failure = self._failure or str(error)
         self._pending = []
-        self._group = None
+        self._lost_group, self._group = self._group, None
 
     def _settle(self) -> Verdict:
         assert self._group is not None

@@ -5,6 +5,12 @@ use, and a broken one cannot be left in milliseconds. Gloo's own `abort` and `sh
 nothing to a blocked collective; only closing its connections frees it, here and on every peer.
 So a group knows its sockets and can shut them from any thread (`cut`).
 
+Closing does not free every collective, either. A closed connection (gloo's `tcp::Pair`) tells the
+operations that still wait for their turn, but neither the one whose data it has begun to read nor
+those it has begun to write or could not write, as after a cut on this side: whoever waits for one
+of these waits until gloo's timeout. So nobody here waits in gloo for long (`wait`), and a group is
+given up without gloo's consent where that does not come soon (`release`).
+
 On a GPU the gradients travel over NCCL and every decision over a gloo group beside it. The NCCL
 half is tested where there are GPUs (`pytest -m gpu`).
 """
@@ -17,9 +23,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -35,7 +42,12 @@ from malletrain.train.feed import tcp_sockets
 _ENVIRONMENT_INTERFACE = "GLOO_SOCKET_IFNAME"
 #: How long a leaver waits for the others to have read all it said.
 _LEAVE_TIMEOUT_S = 1.0
+#: How long the collectives of a cut group have to fail, which takes them some 10 ms.
+_LET_GO_S = 1.0
+#: How soon one who waits for gloo sees that the group was cut.
+_GLOO_POLL = timedelta(seconds=0.1)
 _NCCL_POLL_S = 0.0005
+_DRAIN_BYTES = 1 << 20
 #: Sockets (descriptor, inode) that belong to a group already: two may be in the making at once.
 _claimed: set[tuple[int, int]] = set()
 _claiming = threading.Lock()
@@ -75,6 +87,8 @@ class Group:
         self._sockets: set[tuple[int, int]] = set()
         self._is_cut = False
         self._timeout_s = 0.0
+        #: Released, and yet gloo may still write into what it was to sum.
+        self.is_stuck = False
 
     @classmethod
     def build(cls, rendezvous: Rendezvous) -> Group:
@@ -97,7 +111,7 @@ class Group:
             self._nccl = _build_nccl(rendezvous)
 
     # -- collectives --------------------------------------------------------------------------
-    # They return what `wait` takes. A gloo `Work` must not be kept: it would hold the group's
+    # They return what `wait` takes. It must not be kept after that: it would hold the group's
     # connections open after the group itself was dropped.
 
     def all_reduce(self, tensor: Tensor) -> Any:
@@ -111,8 +125,8 @@ class Group:
             raise GroupLostError("the process group was cut")
         try:
             if tensor.is_cuda:
-                return collective(self._nccl)
-            return collective(self._gloo).get_future()
+                return partial(self._wait_for_nccl, collective(self._nccl))
+            return partial(self._wait_for_gloo, collective(self._gloo))
         except RuntimeError as error:
             raise _lost(error) from None
 
@@ -123,15 +137,21 @@ class Group:
             GroupLostError: one of them failed.
         """
         try:
-            for item in pending:
-                if not isinstance(item, Work):
-                    item.wait()
-                else:
-                    self._wait_for_nccl(item)
+            for wait in pending:
+                wait()
         except RuntimeError as error:
             raise _lost(error) from None
 
-    def _wait_for_nccl(self, work: Any) -> None:
+    def _wait_for_gloo(self, work: Work) -> None:
+        while not work.is_completed():
+            if self._is_cut:
+                # Not even its failure is to be waited for.
+                raise GroupLostError("the process group was cut")
+            with contextlib.suppress(RuntimeError):
+                work.wait(_GLOO_POLL)
+        work.wait()
+
+    def _wait_for_nccl(self, work: Work) -> None:
         # wait() would only order streams: a dead peer has to be noticed before the step counts.
         deadline_at_s = time.monotonic() + self._timeout_s
         while not work.is_completed():
@@ -157,10 +177,16 @@ class Group:
         self._shut(socket.SHUT_RDWR)
 
     def release(self) -> None:
-        """Give the group up for good."""
+        """Give the group up for good.
+
+        Whatever was to be received is left alone from here on, and what was to be summed, too,
+        unless the group `is_stuck`.
+        """
         self.cut()
-        # Its destructor waits for queued collectives, which fail now.
-        self._gloo = None
+        for connection in self._connections():
+            _drain(connection)
+        if self._gloo is not None:
+            self._drop_gloo()
         with _claiming:
             _claimed.difference_update(self._sockets)
         self._sockets = set()
@@ -186,12 +212,36 @@ class Group:
                 waiting.discard(descriptor)
         self.release()
 
+    def _drop_gloo(self) -> None:
+        """Destroy gloo's group, which waits for its collectives to fail; in vain if it is stuck."""
+        last_reference = [self._gloo]
+        self._gloo = None
+        # Where it is stuck the thread ends with gloo's own timeout, and frees everything then.
+        destruction = threading.Thread(target=last_reference.clear, daemon=True)
+        destruction.start()
+        destruction.join(_LET_GO_S)
+        self.is_stuck = destruction.is_alive()
+
     def _shut(self, how: int) -> None:
+        for connection in self._connections():
+            with contextlib.suppress(OSError):
+                connection.shutdown(how)
+
+    def _connections(self) -> Iterator[socket.socket]:
+        """Yield a copy of each connection that is still open."""
         for descriptor, inode in tuple(self._sockets):
             with contextlib.suppress(OSError):
-                if os.fstat(descriptor).st_ino == inode:
-                    with socket.socket(fileno=os.dup(descriptor)) as connection:
-                        connection.shutdown(how)
+                copy = os.dup(descriptor)
+                with socket.socket(fileno=copy) as connection:
+                    if os.fstat(copy).st_ino == inode:
+                        yield connection
+
+
+def _drain(connection: socket.socket) -> None:
+    """Read what came before the cut: now nothing more can reach the memory gloo would read into."""
+    with contextlib.suppress(OSError):
+        while connection.recv(_DRAIN_BYTES, socket.MSG_DONTWAIT):
+            pass
 
 
 def _lost(error: RuntimeError) -> GroupLostError:

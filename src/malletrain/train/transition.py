@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -81,12 +82,12 @@ class Transition:
             if target.group is None:
                 self._leave(target)
                 return
-            try:
+            # Outside of an except clause, whose traceback would keep the lost group's connections.
+            with contextlib.suppress(GroupLostError):
                 self._join(target, target.group)
                 break
-            except GroupLostError:
-                self.lose()
-                target = self._membership.await_next()
+            self.lose()
+            target = self._membership.await_next()
         self._state.generation = target.generation
         self._link.is_waiting = False
         self._tell(target, epoch_samples, had_state=had_state)
