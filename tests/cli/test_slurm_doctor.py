@@ -11,6 +11,7 @@ from malletrain.batch.slurm.facts import Partition, Qos, SiteConfig, SlurmFacts
 from malletrain.cli.doctor import Finding, Verdict
 from malletrain.cli.slurm_doctor import diagnose_slurm
 from malletrain.config import ScavengeSettings, SlurmSettings
+from malletrain.errors import BatchError
 
 NODES = frozenset({"n1", "n2"})
 CONFIG: dict[str, Any] = {
@@ -37,6 +38,10 @@ SPARE: dict[str, Any] = {
 MAIN = Partition(**{**SPARE, "name": "main", "is_default": True, "priority_tier": 10})
 SCAVENGE = ScavengeSettings(grace_s=30.0, walltime_s=14_400.0, hole_margin_s=30.0)
 QOS_SITE = {"preempt_type": "preempt/qos", "preempt_mode": "REQUEUE"}
+
+
+def refused(why: str, *, is_transient: bool) -> BatchError:
+    return BatchError(f"Slurm takes no pilots ({why}", is_transient=is_transient)
 
 
 def facts(
@@ -79,7 +84,18 @@ def test_a_good_site_has_nothing_to_ask_for() -> None:
         ("clock", Verdict.WARN, "chrony", {"clock_skew_s": -8.0}),
         ("clock", Verdict.FAIL, "chrony", {"clock_skew_s": 45.0}),
         ("partition", Verdict.FAIL, "main, spare", {"slurm": SlurmSettings(partition="gone")}),
-        ("submission", Verdict.FAIL, "set qos", {"refusal": "no pilots (Invalid qos): set qos"}),
+        (
+            "submission",
+            Verdict.FAIL,
+            "set qos",
+            {"refusal": refused("Invalid qos): set qos", is_transient=False)},
+        ),
+        (
+            "submission",
+            Verdict.WARN,
+            "wait",
+            {"refusal": refused("limit): wait", is_transient=True)},
+        ),
     ],
 )
 def test_what_is_wrong_says_what_to_do(

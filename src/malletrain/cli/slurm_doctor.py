@@ -267,9 +267,10 @@ def _walltime(facts: SlurmFacts, partition: Partition) -> Finding:
 
 def _submission(facts: SlurmFacts, config: SiteConfig) -> Finding:
     if facts.refusal:
-        reason, _, advice = facts.refusal.partition("): ")
-        closing = ")" if advice else ""
-        return _finding("submission", Verdict.FAIL, reason + closing, advice)
+        verdict = Verdict.WARN if facts.refusal.is_transient else Verdict.FAIL
+        # "reason (details): advice"
+        reason, closing, advice = str(facts.refusal).partition("): ")
+        return _finding("submission", verdict, reason + closing[:1], advice)
     if facts.scavenge.max_waiting > config.max_array_tasks:
         return _finding(
             "submission",

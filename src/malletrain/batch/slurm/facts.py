@@ -76,8 +76,8 @@ class SlurmFacts:
     clock_skew_s: float = 0.0
     partitions: tuple[Partition, ...] = ()
     qos: tuple[Qos, ...] = ()
-    #: Why `sbatch` would not take pilots and what to do about it, "" where it would.
-    refusal: str = ""
+    #: Why `sbatch` would not take pilots and what to do about it.
+    refusal: BatchError | None = None
 
     @property
     def partition(self) -> Partition | None:
@@ -226,12 +226,12 @@ async def _qos(commands: Commands) -> tuple[Qos, ...]:
 
 async def _refusal(
     commands: Commands, scavenge: ScavengeSettings, slurm: SlurmSettings, files: PilotFiles
-) -> str:
+) -> BatchError | None:
     command = try_submission(scavenge, slurm, files)
     try:
         await commands.run(CommandKind.QUERY, command, "#!/bin/sh\n")
     except CommandFailedError as error:
-        return str(refusal(error))
+        return refusal(error)
     except BatchError as error:
-        return str(error)
-    return ""
+        return error
+    return None
