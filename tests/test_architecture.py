@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "traces": {"core", *LEAVES},
     "batch": {"core", "traces", "clock", "config", *LEAVES},
     "workloads": {*LEAVES},
+    "devcluster": {*LEAVES},
     "sim": {"core", "allocate", "traces", "workloads", *LEAVES},
     "replay": {"core", "sim", "traces", "workloads", "config", *LEAVES},
     "train": {"core.model", "wire", *LEAVES},
@@ -29,8 +30,8 @@ MAY_IMPORT = {
     "report": {"core", "live.store", "sim.results", "errors"},
     "cli": {
         *("core", "allocate", "batch", "live", "traces", "workloads", "sim", "replay", "report"),
-        *("impact", "clock"),
-        *("config", "errors"),
+        *("impact", "clock", "node.probe", "processes"),
+        *("config", "devcluster", "errors"),
     },
 }
 #: What would make the pure layers impure.

@@ -68,8 +68,12 @@ def pilot_script(
     return "\n".join(lines) + "\n"
 
 
+def interpreter_words(settings: ScavengeSettings) -> tuple[str, ...]:
+    """Return how a node starts the Python that has malletrain."""
+    return (*settings.wrapper, settings.interpreter or processes.PYTHON[0])
+
+
 def _agent_command(settings: ScavengeSettings, files: PilotFiles, words: ShellWords) -> list[str]:
-    interpreter = settings.interpreter or processes.PYTHON[0]
     fixed = {
         "--controller": files.endpoint,
         "--token-file": files.token,
@@ -85,7 +89,8 @@ def _agent_command(settings: ScavengeSettings, files: PilotFiles, words: ShellWo
     }
     if settings.subnet:
         fixed["--subnet"] = settings.subnet
-    command = [*settings.wrapper, interpreter, *processes.PYTHON[1:], "-m", "malletrain.node.agent"]
+    python = (*interpreter_words(settings), *processes.PYTHON[1:])
+    command = [*python, "-m", "malletrain.node.agent"]
     for option, value in fixed.items():
         command += [option, str(value)]
     for name in settings.leave_signals:

@@ -199,7 +199,7 @@ def doctor(
     """Say what is wrong with this machine's set-up, and what to do about it."""
     from malletrain.cli.doctor import Verdict, diagnose
     from malletrain.cli.probes import gather
-    from malletrain.cli.site_checks import site_findings
+    from malletrain.cli.site_checks import pilot_findings, site_findings
     from malletrain.config import Config
 
     settings = Config.load(config)
@@ -207,6 +207,7 @@ def doctor(
     findings = (
         *diagnose(gather(directory, port)),
         *site_findings(batch, directory, settings),
+        *pilot_findings(batch, directory, settings),
     )
     if as_json:
         print_json(findings)

@@ -10,6 +10,7 @@ from malletrain.batch.commands import Commands
 from malletrain.batch.pbs import facts as pbs_facts
 from malletrain.batch.slurm import build, facts
 from malletrain.cli.doctor import Finding, Verdict
+from malletrain.cli.node_checks import node_findings
 from malletrain.cli.pbs_doctor import diagnose_pbs
 from malletrain.cli.slurm_doctor import diagnose_slurm
 from malletrain.clock import WallClock
@@ -29,6 +30,19 @@ def site_findings(name: BatchName, state_dir: StateDir, config: Config) -> tuple
     of_site = _of_pbs if name is BatchName.PBS else _of_slurm
     findings = of_site(state_dir, config)
     return (_address(name, config), _shared_dir(state_dir), *findings)
+
+
+def pilot_findings(name: BatchName, state_dir: StateDir, config: Config) -> tuple[Finding, ...]:
+    """Try on an idle node what pilots will need there; only Slurm runs a program at once."""
+    if name is not BatchName.SLURM:
+        return ()
+    environment = build.environment(os.environ)
+    commands = Commands(state_dir.commands_path, WallClock(), environment)
+    try:
+        address = listening_address(name, config.scavenge)
+    except ConfigError:
+        return ()  # told by `site_findings`
+    return asyncio.run(node_findings(commands, state_dir, config, address))
 
 
 def refuse_bad_site(name: BatchName, state_dir: StateDir, config: Config) -> None:

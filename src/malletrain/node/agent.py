@@ -350,6 +350,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever kills this group kills everything on the node, and nothing else. A batch system
         # has a group for that already.
         os.setpgid(0, 0)
+    # Until the agent hears them by itself: what was begun is cleared away.
+    for name in options.leave_signal or ["SIGTERM"]:
+        signal.signal(signal.Signals[name], lambda *_: sys.exit(0))
     status = 0
     try:
         with _run_dir(options) as run_dir:

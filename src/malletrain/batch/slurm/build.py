@@ -91,7 +91,7 @@ def run_at_once(limit_s: int, settings: SlurmSettings) -> tuple[str, ...]:
     """Run a command for a moment on a node that is idle within the limit, as a pilot would be."""
     return (
         *("srun", f"--immediate={limit_s}", "--quiet", "--nodes=1", "--ntasks=1", "--time=1"),
-        *("--job-name=malletrain-probe", f"--nice={settings.nice}"),
+        *("--job-name=malletrain-probe", f"--nice={settings.nice}", "--export=NONE"),
         *_place(settings),
     )
 
