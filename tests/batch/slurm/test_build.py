@@ -36,13 +36,15 @@ def test_an_array_is_cancelled_by_one_request() -> None:
     assert command == ("scancel", "--quiet", "7_[0,3]", "9_[1]")
 
 
-def test_users_defaults_do_not_change_what_is_asked() -> None:
+def test_neither_users_defaults_nor_an_outer_job_change_what_is_asked() -> None:
     inherited = {
         "SQUEUE_USERS": "me",
         "SINFO_PARTITION": "debug",
         "SBATCH_RESERVATION": "course",
         "SCANCEL_INTERACTIVE": "1",
         "SLURM_CLUSTERS": "other",
+        "SLURM_MEM_PER_CPU": "100",
+        "SLURM_JOB_ID": "7",
         "SLURM_TIME_FORMAT": "relative",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "PATH": "/bin",

@@ -9,8 +9,10 @@ from pathlib import Path
 from malletrain.config import SlurmSettings
 from malletrain.errors import BatchError
 
-#: What users may have set to change what these programs ask or show by default.
-_DEFAULTS = re.compile(r"(SQUEUE|SINFO|SBATCH|SCANCEL|SCONTROL)_\w+|SLURM_CLUSTERS")
+#: What users may have set to change what these programs ask or show by default, and what a job
+#: has where the controller runs in one: pilots would inherit it, and `srun` would heed it there.
+_DROPPED = re.compile(r"(SQUEUE|SINFO|SBATCH|SCANCEL|SCONTROL|SRUN|SLURMD|SLURM)_\w+")
+_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
 #: States of jobs in which they have, or are to have, nodes.
 _JOB_STATES = "PD,CF,R,S"
 _MINUTE_S = 60
@@ -18,7 +20,11 @@ _MINUTE_S = 60
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which Slurm's programs do what their command lines say."""
-    kept = {name: value for name, value in inherited.items() if not _DEFAULTS.fullmatch(name)}
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if name in _KEPT or not _DROPPED.fullmatch(name)
+    }
     # Times as epoch seconds need no time zone; lists of array tasks are not to be cut short.
     return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
