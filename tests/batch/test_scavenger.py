@@ -272,6 +272,23 @@ async def test_a_new_controller_takes_over_the_pilots_of_an_earlier_one() -> Non
         await played.scavenger.detach()
 
 
+async def test_a_restarted_controller_cancels_no_pilot_before_it_knows_its_jobs() -> None:
+    played = Scene()
+    played.queue.waiting = {"7_1": 600.0}
+    played.queue.running = {"h0": "7_0"}
+    await played.scavenger.start("http://controller", Path("token"), played)
+    try:
+        # Agents and their workers have some time to come back.
+        await settle()
+        await played.clock.advance(20, step_s=5)
+        assert played.queue.cancelled == []
+        await played.submit(max_nodes=2)
+        assert played.queue.cancelled == []
+        assert played.queue.submissions == []
+    finally:
+        await played.scavenger.detach()
+
+
 async def test_at_the_end_nothing_stays_in_the_queue() -> None:
     async with scene() as played:
         await played.submit(max_nodes=3)

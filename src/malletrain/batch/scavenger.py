@@ -134,6 +134,9 @@ class Scavenger:
     # -- its work ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
+        # Before it knows the jobs, and the pilots that come back to a restarted controller, every
+        # pilot would be one too many.
+        await self._has_news.wait()
         while True:
             try:
                 pause_s = await self._turn()
