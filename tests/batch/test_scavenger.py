@@ -90,6 +90,7 @@ class Scene:
         self.troubles: list[str] = []
         self.to_leave: dict[str, str] = {}
         self.ends_at_s: dict[str, float | None] = {}
+        self.pilots_waiting = 0
 
     def batch_troubled(self, trouble: str) -> None:
         self.troubles.append(trouble)
@@ -100,6 +101,9 @@ class Scene:
 
     def node_ends_foreseen(self, ends_at_s: Mapping[str, float | None]) -> None:
         self.ends_at_s |= ends_at_s
+
+    def pilots_wait(self, count: int) -> None:
+        self.pilots_waiting = count
 
     def node_lost(self, node_id: str, reason: str) -> None:
         raise AssertionError((node_id, reason))
@@ -164,6 +168,7 @@ async def test_pilots_follow_demand_within_the_limits() -> None:
             await played.starts(f"1_{task}", f"h{task}")
         await played.clock.advance(10)
         assert [count for count, _ in played.queue.submissions] == [4, 2]
+        assert played.pilots_waiting == 2
         await played.happens(JobCancelled(at_s=played.clock.now_s(), job_id="j1"))
         assert set(played.queue.cancelled) == {"2_0", "2_1"}
         # No query was needed for any of it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,18 @@ class FakeController:
 
     def batch_port_abused(self, times: int) -> None:
         self._telling.append(asyncio.create_task(self._hear(BatchAbused(times))))
+
+    def batch_troubled(self, trouble: str) -> None:
+        raise AssertionError(trouble)
+
+    def pilots_wait(self, count: int) -> None:
+        raise AssertionError(count)
+
+    def nodes_to_leave(self, reasons: Mapping[str, str], within_s: float) -> None:
+        raise AssertionError((reasons, within_s))
+
+    def node_ends_foreseen(self, ends_at_s: Mapping[str, float | None]) -> None:
+        raise AssertionError(ends_at_s)
 
     async def _hear(self, message: Heard) -> None:
         async with self._news:

@@ -32,6 +32,10 @@ class BatchListener(Protocol):
         """What keeps it from lending nodes, and what to do about it; "" once nothing does."""
         ...
 
+    def pilots_wait(self, count: int) -> None:
+        """So many pilots are in the queue now."""
+        ...
+
     def nodes_to_leave(self, reasons: Mapping[str, str], within_s: float) -> None:
         """Nodes are to be given back, each for a reason: as soon as no job needs them."""
         ...

@@ -157,6 +157,8 @@ class Scavenger:
         self._take_note()
         plan = harvest.plan(self._situation(), self._settings)
         await self._carry_out(plan)
+        if self._listener:
+            self._listener.pilots_wait(len(self._waiting))
         next_at_s = min(self._survey_at_s, plan.again_at_s or math.inf)
         # Where no survey is due, for want of jobs, nothing is due but news.
         return min(

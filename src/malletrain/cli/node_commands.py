@@ -37,6 +37,11 @@ def nodes(state_dir: StateDirOption = DEFAULT_STATE_DIR, as_json: JsonOption = F
         )
     else:
         typer.echo("no node at the moment", err=True)
+    if view.pilots_waiting:
+        waiting = words.count(view.pilots_waiting, "pilot")
+        typer.echo(f"{waiting} in the batch system's queue", err=True)
+    if view.trouble:
+        typer.echo(f"trouble: {view.trouble}", err=True)
 
 
 def _row(node: NodeView, names: dict[str, str], now_s: float) -> tuple[str, ...]:

@@ -75,6 +75,8 @@ def _header(view: ClusterView, width: int) -> Text:
     nodes = f"{usage(view).used_nodes:,}/{words.count(len(view.nodes), 'node')} used"
     if leaving:
         nodes += f", {leaving:,} leaving"
+    if view.pilots_waiting:
+        nodes += f", {view.pilots_waiting:,} in the queue"
     populations = Counter(_population(job) for job in view.jobs)
     listed = [f"{populations[word]:,} {word}" for word in _POPULATIONS if populations[word]]
     jobs = f"jobs: {', '.join(listed) or 'none'}"

@@ -123,6 +123,7 @@ class Controller:
         #: The batch system is no more; what to do about it.
         self._batch_trouble = ""
         self._decision_trouble = ""
+        self._pilots_waiting = 0
 
     # -- what it says ------------------------------------------------------------------------------
 
@@ -147,7 +148,14 @@ class Controller:
 
     def view(self) -> ClusterView:
         counters = dict(self.counters)
-        return cluster_view(self._cluster, self.now_s, self._last_decision, counters, self.trouble)
+        return cluster_view(
+            self._cluster,
+            self.now_s,
+            self._last_decision,
+            counters,
+            self.trouble,
+            self._pilots_waiting,
+        )
 
     def find(self, key: str) -> Job:
         """Return the job of this id, else the newest of this name.
@@ -199,6 +207,9 @@ class Controller:
         if trouble and trouble != self._batch_trouble:
             _log.warning("%s", trouble)
         self._batch_trouble = trouble
+
+    def pilots_wait(self, count: int) -> None:
+        self._pilots_waiting = count
 
     def nodes_to_leave(self, reasons: Mapping[str, str], within_s: float) -> None:
         for node_id, reason in reasons.items():

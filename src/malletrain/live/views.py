@@ -74,6 +74,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     counters: dict[str, int]
     #: What keeps the controller from its work: no room for the journal, no batch system any more.
     trouble: str = ""
+    #: Pilots in the queue of a batch system.
+    pilots_waiting: int = 0
 
 
 def node_view(node: Node, job: Job | None) -> NodeView:
@@ -136,6 +138,7 @@ def cluster_view(
     decision: DecisionView | None,
     counters: dict[str, int],
     trouble: str = "",
+    pilots_waiting: int = 0,
 ) -> ClusterView:
     cluster = replace(cluster, now_s=max(now_s, cluster.now_s))
     owners = cluster.owners
@@ -153,4 +156,5 @@ def cluster_view(
         decision=decision,
         counters=counters,
         trouble=trouble,
+        pilots_waiting=pilots_waiting,
     )
