@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.leftovers import no_process_left
+from tests.slurm_cluster import make_slurm_cluster, slurm_cluster
+
+__all__ = ["make_slurm_cluster", "slurm_cluster"]
 
 
 @pytest.fixture(autouse=True)

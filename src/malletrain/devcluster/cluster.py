@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from malletrain.devcluster import programs, rendering
-from malletrain.devcluster.daemons import Daemon, belonging, stop_all
+from malletrain.devcluster.daemons import Daemon, belonging, stop_all, wait_for
 from malletrain.devcluster.ports import free_range, is_loopback
 from malletrain.devcluster.rendering import Site
 from malletrain.devcluster.settings import Settings
@@ -31,7 +31,7 @@ _PROGRAMS = _STEPS | {"munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd"}
 #: A Unix socket's path has 107 bytes at most, and a step's is up to so much longer than this.
 _LONGEST_DIRECTORY = 64
 _MEMO = "cluster.json"
-_KILL_ROUNDS = 10
+_KILLED_WITHIN_S = 10.0
 
 
 class _Memo(Struct, frozen=True):
@@ -135,6 +135,8 @@ class DevCluster:
 
     def down(self, *, is_kept: bool = False) -> None:
         """End every process of the cluster, and delete its directory unless it is to be kept."""
+        if not self.directory.exists():
+            return
         with self._lock():
             self._end_all()
             if left := self.left_over_processes():
@@ -251,7 +253,7 @@ class DevCluster:
         database = {"MYSQL_UNIX_PORT": str(self.site.database_socket)}
         if not daemon.start(programs.daemon_environment(str(self.site.conf), database)):
             return False
-        daemon.wait(is_ready, f"an answer of {daemon.name}")
+        wait_for([daemon], is_ready, f"an answer of {daemon.name}")
         return True
 
     def _start_all(self) -> tuple[str, ...]:
@@ -264,8 +266,8 @@ class DevCluster:
         parts += [(self._node(name), lambda: True) for name in self.nodes]
         started = tuple(daemon.name for daemon, is_ready in parts if self._start(daemon, is_ready))
         if started:
-            for name in self.nodes:
-                self._node(name).wait(self._are_usable, f"all nodes up, {name} among them,")
+            nodes = [self._node(name) for name in self.nodes]
+            wait_for(nodes, self._are_usable, "a controller that can use all nodes")
         return started
 
     def _make_database(self) -> None:
@@ -310,7 +312,8 @@ class DevCluster:
     # -- ending
 
     def _end_all(self) -> None:
-        stop_all([self._node(name) for name in self.nodes])
+        # The controller with the nodes: it would try again and again to reach those that are gone.
+        stop_all([self._controller, *(self._node(name) for name in self.nodes)])
         self._kill(_STEPS)
         for daemon in reversed(self.daemons()):
             daemon.stop()
@@ -318,9 +321,8 @@ class DevCluster:
 
     def _kill(self, names: frozenset[str]) -> None:
         """Kill what is left, again and again: it may start more meanwhile."""
-        for _ in range(_KILL_ROUNDS):
-            if not (left := belonging(self.site.conf, names)):
-                return
+        end_at_s = time.monotonic() + _KILLED_WITHIN_S
+        while (left := belonging(self.site.conf, names)) and time.monotonic() < end_at_s:
             for pid in left:
                 signal_process(pid, signal.SIGKILL)
             time.sleep(0.05)
@@ -330,6 +332,8 @@ class DevCluster:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         """Keep two commands from bringing the same cluster up and down at once."""
+        if not self.site.conf.exists():
+            raise DevClusterError(f"the dev-cluster in {self.directory} is gone: create it anew")
         with (self.directory / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

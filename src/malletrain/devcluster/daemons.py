@@ -43,13 +43,15 @@ class Daemon:
         except (FileNotFoundError, ValueError):
             return None
         state, beginning = _state(pid)
-        if beginning != began_at or program(pid) != Path(self.command[0]).name:
-            if beginning == began_at and state == _ENDED:
-                # Where it is a child of ours, nobody else collects it.
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        if beginning != began_at:
             return None
-        return pid
+        if state == _ENDED:
+            # Where it is a child of ours, nobody else collects it.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            return None
+        # For a moment at its start a process has no command line.
+        return pid if program(pid) in ("", Path(self.command[0]).name) else None
 
     def start(self, environment: Mapping[str, str]) -> bool:
         """Start it in a session of its own; say whether it did not run before."""
@@ -83,28 +85,33 @@ class Daemon:
             end_at_s += _END_WITHIN_S
         self.pid_file.unlink(missing_ok=True)
 
-    def wait(self, is_so: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-        """Wait until the daemon is as it should be.
-
-        Raises:
-            DevClusterError: it ended, or the limit passed; names the log and its last line.
-        """
-        end_at_s = time.monotonic() + limit_s
-        while not is_so():
-            if self.pid() is None:
-                raise DevClusterError(f"{self.name} ended at once: {self._last_words()}")
-            if time.monotonic() > end_at_s:
-                raise DevClusterError(
-                    f"{what} did not come within {limit_s:g} s: {self._last_words()}"
-                )
-            time.sleep(_POLL_EVERY_S)
-
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """Return the last line that it has written, and where more is to be found."""
         lines: list[str] = []
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return f"{said[-1] if said else 'it said nothing'} (see {self.log_dir})"
+
+
+def wait_for(
+    daemons: Sequence[Daemon], is_so: Callable[[], bool], what: str, limit_s: float = 30.0
+) -> None:
+    """Wait until daemons are as they should be.
+
+    Raises:
+        DevClusterError: one ended, or the limit passed; names the log and its last line.
+    """
+    end_at_s = time.monotonic() + limit_s
+    while not is_so():
+        for daemon in daemons:
+            if daemon.pid() is None:
+                raise DevClusterError(f"{daemon.name} ended at once: {daemon.last_words()}")
+        if time.monotonic() > end_at_s:
+            raise DevClusterError(
+                f"{what} did not come within {limit_s:g} s: {daemons[-1].last_words()}"
+            )
+        time.sleep(_POLL_EVERY_S)
 
 
 def stop_all(daemons: Sequence[Daemon]) -> None:
