@@ -285,6 +285,18 @@ def test_a_host_that_is_taken_out_of_service_is_left_at_once_and_replaced() -> N
     assert planned.submit == ((1, LONG_S),)
 
 
+def test_most_hosts_are_left_only_where_two_surveys_say_that_they_are_out_of_service() -> None:
+    held = holding("a", "b", "c", "d")
+    unfit = dict.fromkeys("abc", "allocated+not_responding")
+    knows = running(held)
+    once = situation(4, held, survey=Survey(NOW_S - 5.0, running=knows, unfit=unfit))
+    assert plan(once, SETTINGS) == Plan()
+    fit = replace(once, previous_survey=Survey(NOW_S - 125.0, running=knows))
+    assert plan(fit, SETTINGS) == Plan()
+    twice = replace(once, previous_survey=Survey(NOW_S - 125.0, running=knows, unfit=unfit))
+    assert set(plan(twice, SETTINGS).give_back) == {"a-node", "b-node", "c-node"}
+
+
 def test_what_was_said_of_a_host_before_its_node_called_does_not_count() -> None:
     held = {"n": Held("a", "p", NOW_S - 1.0, is_used=True)}
     survey = Survey(NOW_S - 2.0, unfit={"a": "down"})

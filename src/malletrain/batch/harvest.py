@@ -95,7 +95,7 @@ def plan(situation: Situation, settings: ScavengeSettings) -> Plan:
     """
     held, survey = situation.held, _believed(situation, settings)
     demand = min(situation.demand, settings.max_nodes)
-    give_back = {**_forgotten(situation, survey), **_out_of_service(held, survey)}
+    give_back = {**_forgotten(situation, survey), **_out_of_service(situation, survey)}
     staying = {n: node for n, node in held.items() if not node.is_leaving and n not in give_back}
 
     extra, extra_at_s = _extra(situation, staying, survey, demand, settings)
@@ -128,15 +128,29 @@ def _believed(situation: Situation, settings: ScavengeSettings) -> Survey | None
 # -- nodes to give back ----------------------------------------------------------------------------
 
 
-def _out_of_service(held: Mapping[str, Held], survey: Survey | None) -> dict[str, str]:
-    """Return nodes that an administrator waits for, used or not."""
+def _out_of_service(situation: Situation, survey: Survey | None) -> dict[str, str]:
+    """Return nodes that an administrator waits for, used or not.
+
+    All nodes seem lost for a moment where a site restarts its daemons: what is said of most nodes
+    must have been said by the survey before as well.
+    """
     if survey is None:
         return {}
-    return {
+    before = situation.previous_survey
+    staying = {n: node for n, node in situation.held.items() if not node.is_leaving}
+    unfit = {
         node_id: f"the batch system says that {node.host} is {survey.unfit[node.host]}"
-        for node_id, node in held.items()
-        if not node.is_leaving and node.host in survey.unfit and node.called_at_s <= survey.at_s
+        for node_id, node in staying.items()
+        if node.host in survey.unfit and node.called_at_s <= survey.at_s
     }
+    if _is_credible(len(unfit), len(staying)):
+        return unfit
+    was_unfit = before.unfit if before else {}
+    return {n: reason for n, reason in unfit.items() if staying[n].host in was_unfit}
+
+
+def _is_credible(taken: int, staying: int) -> bool:
+    return taken <= max(staying // 2, 1)
 
 
 def _forgotten(situation: Situation, survey: Survey | None) -> dict[str, str]:
@@ -156,8 +170,7 @@ def _forgotten(situation: Situation, survey: Survey | None) -> dict[str, str]:
         for node_id, node in staying.items()
         if node.pilot_id not in running and node.called_at_s <= first_at_s
     }
-    is_credible = len(forgotten) <= max(len(staying) // 2, 1)
-    return forgotten if is_credible else {}
+    return forgotten if _is_credible(len(forgotten), len(staying)) else {}
 
 
 def _extra(

@@ -153,8 +153,8 @@ class Controller:
             self.now_s,
             self._last_decision,
             counters,
-            self.trouble,
-            self._pilots_waiting,
+            trouble=self.trouble,
+            pilots_waiting=self._pilots_waiting,
         )
 
     def find(self, key: str) -> Job:

@@ -137,6 +137,7 @@ def cluster_view(
     now_s: float,
     decision: DecisionView | None,
     counters: dict[str, int],
+    *,
     trouble: str = "",
     pilots_waiting: int = 0,
 ) -> ClusterView:

@@ -120,6 +120,11 @@ def test_planned_starts_are_foreseen(site: Site) -> None:
     found = site.survey()
     for at_s in found.wanted_at_s.values():
         assert at_s - found.at_s == pytest.approx(10 * 60, abs=20)
+    # The three others are idle until then, and a pilot that ends before starts there.
+    assert len(found.idle) == 3
+    (pilot_id,) = asyncio.run(site.queue().submit(1, 5 * 60))
+    site.wait_for_log(pilot_id, "malletrain.node.agent")
+    assert set(site.survey().running) <= set(found.idle)
 
 
 def test_a_preempted_agent_hears_of_it_and_the_node_is_free_at_once(site: Site) -> None:

@@ -32,7 +32,14 @@ def test_a_node_that_goes_out_of_service_is_unfit(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("allocated", "mixed", "idle+planned", "idle+reserved", "idle+completing", "unknown"),
+        *(
+            "allocated",
+            "mixed",
+            "idle+planned+drain_soon",
+            "idle+reserved",
+            "idle+completing",
+            "unknown",
+        ),
         *("mixed+planned", "idle+powering_up", "idle+cloud", "idle+a_flag_of_next_year"),
     ],
 )
@@ -42,3 +49,9 @@ def test_any_other_node_is_left_to_others(text: str) -> None:
 
 def test_a_state_is_written_as_slurm_does() -> None:
     assert str(NodeState.parse("IDLE+RESERVED+MAINTENANCE")) == "idle+maintenance+reserved"
+
+
+def test_an_idle_node_that_somebody_is_to_have_is_told_apart() -> None:
+    assert NodeState.parse("idle+planned").fitness is Fitness.PLANNED
+    assert NodeState.parse("idle+planned+drain").fitness is Fitness.UNFIT
+    assert NodeState.parse("mixed+planned").fitness is Fitness.OTHERS

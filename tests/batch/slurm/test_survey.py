@@ -77,3 +77,8 @@ def test_unfit_hosts_are_told_with_their_state() -> None:
     found = survey({"a": "allocated+drain", "b": "idle+planned", "c": "down+not_responding"})
     assert found.unfit == {"a": "allocated+drain", "c": "down+not_responding"}
     assert found.idle == {}
+
+
+def test_a_planned_host_is_a_hole_where_its_end_is_known() -> None:
+    found = survey({"a": "idle+planned", "b": "idle+planned"}, [pending("big", 3000.0, "a")])
+    assert found.idle == {"a": 3000.0}

@@ -11,6 +11,8 @@ class Fitness(enum.Enum):
 
     #: Idle, and nothing else is said of it: ours to take.
     FREE = "free"
+    #: The same, but somebody is planned to have it: ours until then, where it is known when.
+    PLANNED = "planned"
     #: It is being taken out of service, or is out of it: whoever is on it should leave.
     UNFIT = "unfit"
     #: In use, promised to somebody, or on its way up or down; no business of ours.
@@ -27,6 +29,7 @@ _UNFIT = frozenset(
 )
 #: Flags that say how the node was configured and nothing of its condition.
 _KINDS = frozenset({"dynamic_norm"})
+_PLANNED = "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,9 @@ class NodeState:
         if self.base in _UNFIT or self.flags & _UNFIT:
             return Fitness.UNFIT
         # A flag that nobody knows may mean anything: the node is left alone.
-        if self.base == "idle" and self.flags <= _KINDS:
-            return Fitness.FREE
+        flags = self.flags - _KINDS
+        if self.base == "idle" and flags <= {_PLANNED}:
+            return Fitness.PLANNED if flags else Fitness.FREE
         return Fitness.OTHERS
 
     def __str__(self) -> str:

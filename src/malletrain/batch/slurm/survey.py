@@ -58,7 +58,16 @@ def _idle(
     wanted_at_s: Mapping[str, float],
     running: Mapping[str, str],
 ) -> dict[str, float]:
-    """Return idle hosts and when each is wanted; one wanted by now is no more idle."""
-    free = [h for h, state in nodes.items() if state.fitness is Fitness.FREE and h not in running]
-    ends = {host: wanted_at_s.get(host, math.inf) for host in free}
-    return {host: end_at_s for host, end_at_s in ends.items() if end_at_s > at_s}
+    """Return idle hosts and when each is wanted; one wanted by now is no more idle.
+
+    Before every large job Slurm marks all idle hosts as planned: they are the holes, each with an
+    end. Without one that is known, such a host is left alone.
+    """
+    ends: dict[str, float] = {}
+    for host, state in nodes.items():
+        end_at_s = wanted_at_s.get(host, math.inf)
+        is_free = state.fitness is Fitness.FREE
+        is_hole = state.fitness is Fitness.PLANNED and end_at_s < math.inf
+        if (is_free or is_hole) and host not in running and end_at_s > at_s:
+            ends[host] = end_at_s
+    return ends
