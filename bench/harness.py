@@ -30,6 +30,8 @@ BENCHMARKS = {
     "replay-placement": "bench.replay_placement",
     "replay-nas": "bench.replay_nas",
     "replay-horizon": "bench.replay_horizon",
+    "slurm-delay": "bench.slurm_delay",
+    "slurm-stream": "bench.slurm_stream",
 }
 
 

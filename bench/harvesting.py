@@ -30,7 +30,7 @@ _POLL_S = 0.005
 _Found = TypeVar("_Found")
 
 
-def settings_text(grace_s: int, more: str = "") -> str:
+def settings_text(grace_s: int, more: str = "", *, submit_every_s: float = 1.0) -> str:
     """Return a configuration: all but the addresses and the paces of a short run by default."""
     return f"""
 [core.prior]
@@ -45,7 +45,7 @@ checkpoint_every_s = 10.0
 
 [scavenge]
 address = "127.0.0.1"
-submit_every_s = 1.0
+submit_every_s = {submit_every_s}
 grace_s = {max(grace_s, 3)}
 min_hole_s = 60.0
 hole_margin_s = 5.0
@@ -109,21 +109,27 @@ class Site:
         )
         return done.stdout
 
-    def main_job(self, nodes: int, seconds: float = 0.0) -> Started:
+    def main_job(self, nodes: int, seconds: float = 0.0, *options: str) -> Started:
         """Submit a job of the main partition, and wait until it runs."""
         submitted_at_s = time.time()
-        marker = self._submit_main(nodes, seconds)
+        marker = self.submit_main(nodes, seconds, *options)
         began_at_s = wait_for(lambda: _number(marker), f"a main job of {nodes} nodes")
         return Started(submitted_at_s, began_at_s)
 
-    def _submit_main(self, nodes: int, seconds: float) -> Path:
+    def submit_main(self, nodes: int, seconds: float, *more_options: str) -> Path:
+        """Submit a job of the main partition; return the file that tells when it began."""
         marker = self._directory / f"main-{time.monotonic_ns()}"
         script = (
             f"#!/bin/sh\ndate +%s.%N > {marker}.new\nmv {marker}.new {marker}\nsleep {seconds}\n"
         )
         options = ("-p", "batch", "--exclusive", f"--nodes={nodes}", "--output=/dev/null")
-        self.slurm("sbatch", "--parsable", *options, stdin=script)
+        self.slurm("sbatch", "--parsable", *options, *more_options, stdin=script)
         return marker
+
+    def left_over(self) -> list[int]:
+        """Return processes on the nodes: all of the cluster's but its daemons."""
+        daemons = {daemon.pid() for daemon in self.cluster.daemons()}
+        return [pid for pid in self.cluster.left_over_processes() if pid not in daemons]
 
     # -- MalleTrain --------------------------------------------------------------------------------
 
