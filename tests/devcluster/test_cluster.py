@@ -86,6 +86,18 @@ def test_jobs_are_told_where_they_are(make_slurm_cluster: MakeSlurmCluster) -> N
     assert asked.stdout.strip() == "root.leaf2.nd02"
 
 
+def test_accounts_tell_of_ended_jobs(make_slurm_cluster: MakeSlurmCluster) -> None:
+    cluster = make_slurm_cluster(Settings(nodes=1, has_accounting=True))
+    assert cluster.run("srun", "--job-name=told", "true").returncode == 0
+
+    def accounts() -> str:
+        return cluster.run("sacct", "-nXP", "-oJobName,State").stdout
+
+    wait_until(lambda: accounts() == "told|COMPLETED\n", accounts, limit_s=30.0)
+    cluster.down()
+    assert cluster.left_over_processes() == []
+
+
 def test_down_leaves_nothing(make_slurm_cluster: MakeSlurmCluster) -> None:
     cluster = make_slurm_cluster(Settings(nodes=1))
     # The sleeper has neither Slurm's variables nor an end of its own.

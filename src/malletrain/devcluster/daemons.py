@@ -95,7 +95,7 @@ class Daemon:
 
 
 def wait_for(
-    daemons: Sequence[Daemon], is_so: Callable[[], bool], what: str, limit_s: float = 30.0
+    daemons: Sequence[Daemon], is_so: Callable[[], bool], what: str, limit_s: float = 60.0
 ) -> None:
     """Wait until daemons are as they should be.
 
