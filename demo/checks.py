@@ -32,9 +32,9 @@ def check_run(
 ) -> list[Check]:
     """Check the run; `findings` are those of the audit, by job name."""
     return [
-        *_ended_well(run),
+        *ended_well(run),
         *_same_as_undisturbed(run),
-        *_consumed_once(run, findings),
+        *consumed_once(run, findings),
         Check(
             run.node_events >= LEAST_NODE_EVENTS,
             f"{run.node_events} node events, at least {LEAST_NODE_EVENTS} were to be seen",
@@ -42,16 +42,17 @@ def check_run(
         _lost_all_nodes(events),
         _killed(run),
         _without_nodes(run),
-        Check(
-            not leftovers,
-            f"processes left over: {', '.join(map(str, leftovers))}"
-            if leftovers
-            else "no process was left over",
-        ),
+        none_left(leftovers),
     ]
 
 
-def _ended_well(run: RunReport) -> Iterable[Check]:
+def none_left(leftovers: Sequence[int], where: str = "") -> Check:
+    if leftovers:
+        return Check(False, f"processes left over{where}: {', '.join(map(str, leftovers))}")
+    return Check(True, f"no process was left over{where}")
+
+
+def ended_well(run: RunReport) -> Iterable[Check]:
     unfinished = [r for r in run.jobs if r.job.phase is not Phase.FINISHED]
     yield Check(
         bool(run.jobs) and not unfinished,
@@ -72,7 +73,7 @@ def _same_as_undisturbed(run: RunReport) -> Iterable[Check]:
         yield Check(False, "no job was compared with an undisturbed twin")
 
 
-def _consumed_once(run: RunReport, findings: Mapping[str, Finding]) -> Iterable[Check]:
+def consumed_once(run: RunReport, findings: Mapping[str, Finding]) -> Iterable[Check]:
     for report in run.jobs:
         name, finding = report.job.spec.name, findings[report.job.spec.name]
         counted = round(report.job.done_samples)

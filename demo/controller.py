@@ -1,4 +1,4 @@
-"""Start the controller and its local nodes as a user would, and leave nothing of them behind."""
+"""Start the controller and its nodes as a user would, and leave nothing of them behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +18,7 @@ from malletrain.cli.client import Client, connect
 from malletrain.errors import MalleTrainError, NoControllerError
 from malletrain.live.state_dir import StateDir
 
-_MALLETRAIN = (sys.executable, "-m", "malletrain.cli")
+MALLETRAIN = (sys.executable, "-m", "malletrain.cli")
 _START_WITHIN_S = 30.0
 _END_WITHIN_S = 40.0
 _POLL_EVERY_S = 0.05
@@ -27,18 +27,26 @@ _POLL_EVERY_S = 0.05
 class Controller:
     """`malletrain up` in a process of its own."""
 
-    def __init__(self, run_dir: Path, options: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        options: tuple[str, ...],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare it: its options, and its whole environment where that is not ours."""
         self.state_dir = StateDir(run_dir / "state")
         self.log_path = run_dir / "controller.log"
         self._run_dir = run_dir
         self._options = options
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         state_dir = ("--state-dir", str(self.state_dir.path))
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*_MALLETRAIN, "up", *state_dir, *self._options],
+                [*MALLETRAIN, "up", *state_dir, *self._options],
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -78,7 +86,7 @@ class Controller:
         """Submit by the command line, and return the command as a user would type it."""
         bounds = f"--min-nodes {job.min_nodes} --max-nodes {job.max_nodes} --name {job.name}"
         command = [
-            *_MALLETRAIN,
+            *MALLETRAIN,
             "submit",
             *bounds.split(),
             "--env",

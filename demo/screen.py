@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from malletrain.cli import words
 from malletrain.cli.view import Usage, cluster_screen, usage
@@ -47,17 +49,20 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def show(self, view: ClusterView) -> None:
+    def show(self, view: ClusterView, more: Sequence[str] = ()) -> None:
+        """Show a view, and more lines below it."""
         if self._live:
             self._history.append(usage(view))
             width, height = self._console.size
-            screen = cluster_screen(view, width, height, tuple(self._history))
-            self._live.update(screen, refresh=True)
+            screen = cluster_screen(view, width, height - len(more), tuple(self._history))
+            self._live.update(Group(screen, *map(Text, more)), refresh=True)
             return
         now_s = time.monotonic()
         if now_s >= self._next_line_at_s:
             self._next_line_at_s = now_s + _LINE_EVERY_S
             self._print_lines(view, now_s - self._started_at_s)
+            for line in more:
+                self._console.print(f"        {line}", soft_wrap=True, markup=False)
 
     def _print_lines(self, view: ClusterView, passed_s: float) -> None:
         now = usage(view)

@@ -30,8 +30,8 @@ def show(
     console.print(_totals(run))
     console.print()
     for check in checks:
-        mark = "[green]ok  [/]" if check.holds else "[bold red]FAIL[/]"
-        console.print(f"{mark} {escape(check.found)}", highlight=False)
+        mark = "[green]PASS[/]" if check.holds else "[bold red]FAIL[/]"
+        console.print(f"{mark} {escape(check.found)}", highlight=False, soft_wrap=True)
     console.print()
     for sentence in assumptions:
         console.print(sentence, style="dim", highlight=False)
