@@ -51,7 +51,7 @@ class ZygoteLauncher:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._own: subprocess.Popen[bytes] | None = None
-        #: It was ever asked for a worker.
+        #: It has ever said that it started a worker: before, it may still be importing.
         self._has_spawned = False
 
     async def start(self, on_exit: OnExit) -> None:
@@ -62,7 +62,6 @@ class ZygoteLauncher:
         if self._writer is None:
             await self._connect()
         self._running.add(spawn.worker_id)
-        self._has_spawned = True
         self._send(spawn)
 
     def signal(self, worker_id: str, signum: int) -> None:
@@ -109,6 +108,7 @@ class ZygoteLauncher:
             self._handle(Exited(worker_id=worker_id, status=-signal.SIGKILL))
 
     def _handle(self, reply: Spawned | Exited) -> None:
+        self._has_spawned = True
         if isinstance(reply, Exited) and reply.worker_id in self._running:
             self._running.discard(reply.worker_id)
             self._on_exit(reply.worker_id, reply.status)
