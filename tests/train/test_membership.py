@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 from malletrain.train.membership import Membership
-from malletrain.wire import AbortGroup, GroupReady, PrepareGroup, Switch, WorkerSettings
+from malletrain.wire import (
+    AbortGroup,
+    GroupFailed,
+    GroupReady,
+    PrepareGroup,
+    Switch,
+    WorkerSettings,
+)
 
 
 class Worker:
@@ -40,8 +49,11 @@ class Worker:
         if members == ("me",):
             # Alone it needs nobody to be ready.
             ready = GroupReady(worker_id="me", job_id="job", generation=generation)
-            with self._said:
-                assert self._said.wait_for(lambda: ready in self.sent, 10)
+            self.await_sent(lambda message: message == ready)
+
+    def await_sent(self, is_it: Callable[[Any], bool]) -> None:
+        with self._said:
+            assert self._said.wait_for(lambda: any(map(is_it, self.sent)), 10)
 
     def switch(self, generation: int) -> None:
         self.membership.receive(Switch(job_id="job", generation=generation, to=("me",)))
@@ -128,3 +140,14 @@ def test_only_the_first_addressee_saves_a_suspended_job(worker: Worker) -> None:
     entered = worker.membership.enter(6)
     assert entered is not None
     assert not entered.is_saver
+
+
+def test_another_life_is_for_the_newest_of_what_comes_together(worker: Worker) -> None:
+    worker.prepare(6, "me", "other", is_immediate=True)
+    with ThreadPoolExecutor(1) as pool:
+        life = pool.submit(worker.membership.await_another_life)
+        worker.await_sent(lambda message: isinstance(message, GroupFailed))
+        worker.prepare(7, "me", "other", is_immediate=True)
+        # The other one failed that, for the same reason.
+        worker.prepare(8, "me", "other", is_immediate=True)
+        assert life.result().generation == 8

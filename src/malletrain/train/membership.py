@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ from malletrain.wire import (
     WorkerSettings,
 )
 
+#: Within this time of one another all whose group is stuck have told so. A new process image takes
+#: several times as long.
+_SAME_PLIGHT_S = 1.0
 #: Rendezvous key that says the leaving members have saved the state.
 _HANDOVER_KEY = "handover"
 
@@ -245,9 +249,20 @@ class Membership:
         if begun is not None and begun.is_member:
             self._tell_failure(begun.generation, "starting over in a new process image")
         with self._changed:
-            self._changed.wait_for(lambda: self._next is not None and self._next.is_immediate)
-            assert self._next is not None
-            return self._next.announced
+            # Another survivor may fail this generation as this one failed the last, and what is
+            # announced then must not come while the script starts anew.
+            newest = self._generation
+            while self._changed.wait_for(
+                partial(self._is_revoked_by_newer, newest),
+                None if newest == self._generation else _SAME_PLIGHT_S,
+            ):
+                assert self._next is not None
+                announced = self._next.announced
+                newest = announced.generation
+            return announced
+
+    def _is_revoked_by_newer(self, generation: int) -> bool:
+        return self.is_revoked and self._next is not None and self._next.generation > generation
 
     def lose(self) -> None:
         """Give the present group up, so that the others notice, too.
