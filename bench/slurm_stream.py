@@ -26,15 +26,18 @@ import itertools
 import statistics
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.harness import Result
 from bench.harvesting import Site, settings_text, wait_for
 from bench.main_stream import NODES, Interval, Played, draw, play
 from malletrain.core.ledger import NodeSeconds
 from malletrain.devcluster import Settings
+from malletrain.devcluster.daemons import program
 from malletrain.impact.stays import Held, held
 from malletrain.live.store import read_history
 
@@ -47,7 +50,7 @@ _SHARE_LIMIT = 85.0
 _EPOCHS = 100_000
 _END_WITHIN_S = 30.0
 #: A stream of hours in minutes: holes are looked for twelve times as often as by default.
-_SETTINGS = "query_every_s = 10.0"
+_SETTINGS = settings_text(_GRACE_S, "query_every_s = 10.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class Harvest:
     #: Of one pilot alone: from its start until its worker trains.
     start_up_s: float
     held: Held
-    left_over: int
+    #: Names of programs.
+    left_over: tuple[str, ...]
 
 
 def run(jobs: int = JOBS) -> Iterator[Result]:
@@ -65,8 +69,23 @@ def run(jobs: int = JOBS) -> Iterator[Result]:
         alone = play_alone(Path(directory), jobs)
     with tempfile.TemporaryDirectory(prefix="mt-") as directory:
         with_us, harvest = play_with_us(Path(directory), jobs)
+    yield _deviations()
     yield from harm(alone, with_us, harvest)
     yield from gain(with_us, harvest)
+
+
+def _deviations() -> Result:
+    """Tell which settings are not the defaults: those of the file."""
+    settings = list(_flat(tomllib.loads(_SETTINGS), ""))
+    return Result(f"settings other than the defaults: {', '.join(settings)}", len(settings), "keys")
+
+
+def _flat(table: dict[str, Any], where: str) -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{where}{key}.")
+        else:
+            yield f"{where}{key} = {value}"
 
 
 def play_alone(directory: Path, jobs: int) -> Played:
@@ -76,7 +95,7 @@ def play_alone(directory: Path, jobs: int) -> Played:
 
 def play_with_us(directory: Path, jobs: int) -> tuple[Played, Harvest]:
     with Site(directory, Settings(nodes=NODES, grace_s=_GRACE_S)) as site:
-        site.up(settings_text(_GRACE_S, _SETTINGS))
+        site.up(_SETTINGS)
         start_up_s = _start_up_s(site)
         for name, most in (("wide", 8), ("narrow", 4)):
             site.submit(name, most, _EPOCHS)
@@ -101,12 +120,12 @@ def _start_up_s(site: Site) -> float:
     return start_up_s
 
 
-def _left_over(site: Site) -> int:
-    """Return how many processes other than Slurm's own are left once pilots had time to end."""
+def _left_over(site: Site) -> tuple[str, ...]:
+    """Return what runs on the nodes once pilots had time to end."""
     end_at_s = time.monotonic() + _END_WITHIN_S
     while (left := site.left_over()) and time.monotonic() < end_at_s:
         time.sleep(0.1)
-    return len(left)
+    return tuple(program(pid) for pid in left)
 
 
 # -- harm ------------------------------------------------------------------------------------------
@@ -138,8 +157,9 @@ def harm(alone: Played, with_us: Played, harvest: Harvest) -> Iterator[Result]:
         "nodes left drained that the stream did not drain",
         *(drained, "nodes", "none", drained == 0),
     )
-    left = harvest.left_over
-    yield Result("processes left on nodes", left, "processes", "none", left == 0)
+    names = f" ({', '.join(harvest.left_over)})" if harvest.left_over else ""
+    left = len(harvest.left_over)
+    yield Result(f"processes left on nodes{names}", left, "processes", "none", left == 0)
     added = [
         run.wait_s - before.wait_s for run, before in zip(with_us.runs, alone.runs, strict=True)
     ]
