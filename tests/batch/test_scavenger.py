@@ -12,7 +12,14 @@ from malletrain.batch.queue import Survey
 from malletrain.batch.scavenger import Scavenger
 from malletrain.config import ScavengeSettings
 from malletrain.core.apply import apply
-from malletrain.core.events import AnyEvent, JobCancelled, JobSubmitted, NodesJoined, NodesLost
+from malletrain.core.events import (
+    AnyEvent,
+    JobCancelled,
+    JobSubmitted,
+    NodesJoined,
+    NodesLeaving,
+    NodesLost,
+)
 from malletrain.core.model import Cluster, JobSpec, Node
 from malletrain.errors import BatchError
 from tests.live.manual_clock import ManualClock, settle
@@ -185,7 +192,8 @@ async def test_queries_keep_an_administrators_pace_whatever_happens() -> None:
             del played.queue.running[f"h{round_number}"]
             lost = NodesLost(at_s=played.clock.now_s(), node_ids=(node_id,))
             await played.happens(lost)
-        assert played.queue.surveys <= 1 + 600 / SETTINGS.query_every_s
+            await played.clock.advance(SETTINGS.calm_s + 1, step_s=1)
+        assert played.queue.surveys <= 1 + 780 / SETTINGS.query_every_s
 
 
 async def test_a_scheduler_that_is_away_is_asked_ever_less_and_nothing_is_given_back() -> None:
@@ -251,6 +259,38 @@ async def test_a_bad_configuration_is_refused_at_the_start() -> None:
     played.queue.problem = BatchError("no such partition", is_transient=False)
     with pytest.raises(BatchError, match="no such partition"):
         await played.scavenger.start("http://controller", Path("token"), played)
+
+
+async def test_no_pilot_waits_while_somebody_takes_nodes_back() -> None:
+    async with scene() as played:
+        await played.submit(max_nodes=8)
+        node_id = await played.starts("1_0", "h0")
+        assert len(played.queue.waiting) == 3
+        now_s = played.clock.now_s()
+        asked = NodesLeaving(
+            at_s=now_s, node_ids=(node_id,), deadline_at_s=now_s + 9.0, are_awaited=True
+        )
+        await played.happens(asked)
+        assert played.queue.waiting == {}
+        await played.clock.advance(9, step_s=1)
+        assert played.queue.waiting == {}
+        # It is gone: from now on, the calm lasts.
+        await played.happens(NodesLost(at_s=played.clock.now_s(), node_ids=(node_id,)))
+        await played.clock.advance(SETTINGS.calm_s - 1, step_s=1)
+        assert played.queue.waiting == {}
+        await played.clock.advance(2, step_s=1)
+        assert len(played.queue.waiting) == 4
+
+
+async def test_a_node_that_is_given_back_makes_nobody_wait() -> None:
+    async with scene() as played:
+        await played.submit(max_nodes=8)
+        node_id = await played.starts("1_0", "h0")
+        now_s = played.clock.now_s()
+        leaving = NodesLeaving(at_s=now_s, node_ids=(node_id,), deadline_at_s=now_s + 60.0)
+        await played.happens(leaving)
+        await played.happens(NodesLost(at_s=played.clock.now_s(), node_ids=(node_id,)))
+        assert len(played.queue.waiting) == 3
 
 
 async def test_plans_of_others_are_foreseen_and_forgotten() -> None:

@@ -54,6 +54,8 @@ class Situation:
     failures: int = 0
     #: Since when `Plan.has_surplus`; None where the last plan had none.
     surplus_since_s: float | None = None
+    #: When a node was last seen to be taken from us; minus infinity where none was.
+    taken_at_s: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,17 @@ def plan(situation: Situation, settings: ScavengeSettings) -> Plan:
         staying = {n: node for n, node in staying.items() if n not in give_back}
 
     lacking = demand - len(staying)
+    calm_ends_at_s = situation.taken_at_s + settings.calm_s
     may_wait = max(min(lacking, settings.max_waiting, settings.max_nodes - len(held)), 0)
+    if situation.now_s < calm_ends_at_s:
+        # Whoever takes nodes back may wait for several, and a pilot that waits would be started on
+        # those that are free already: schedulers do not plan for what preemption is to bring.
+        may_wait = 0
     submit, cancel = _queue_changes(situation, survey, may_wait, settings)
     submit_at_s = _submit_at_s(situation, settings) if submit else inf
     if situation.now_s < submit_at_s < inf:
         submit, cancel = [], []
-    later = [t for t in (extra_at_s, submit_at_s) if situation.now_s < t < inf]
+    later = [t for t in (extra_at_s, submit_at_s, calm_ends_at_s) if situation.now_s < t < inf]
     return Plan(
         submit=tuple((count, walltime_s) for walltime_s, count in sorted(Counter(submit).items())),
         cancel=tuple(cancel),
@@ -136,21 +143,24 @@ def _out_of_service(situation: Situation, survey: Survey | None) -> dict[str, st
     """
     if survey is None:
         return {}
-    before = situation.previous_survey
-    staying = {n: node for n, node in situation.held.items() if not node.is_leaving}
-    unfit = {
-        node_id: f"the batch system says that {node.host} is {survey.unfit[node.host]}"
-        for node_id, node in staying.items()
+    held, before = situation.held, situation.previous_survey
+    unfit = [
+        node_id
+        for node_id, node in held.items()
         if node.host in survey.unfit and node.called_at_s <= survey.at_s
+    ]
+    if not _is_credible(len(unfit), len(held)):
+        was_unfit = before.unfit if before else {}
+        unfit = [node_id for node_id in unfit if held[node_id].host in was_unfit]
+    hosts = {node_id: held[node_id].host for node_id in unfit if not held[node_id].is_leaving}
+    return {
+        node_id: f"the batch system says that {host} is {survey.unfit[host]}"
+        for node_id, host in hosts.items()
     }
-    if _is_credible(len(unfit), len(staying)):
-        return unfit
-    was_unfit = before.unfit if before else {}
-    return {n: reason for n, reason in unfit.items() if staying[n].host in was_unfit}
 
 
-def _is_credible(taken: int, staying: int) -> bool:
-    return taken <= max(staying // 2, 1)
+def _is_credible(lost: int, held: int) -> bool:
+    return lost <= max(held // 2, 1)
 
 
 def _forgotten(situation: Situation, survey: Survey | None) -> dict[str, str]:
@@ -164,13 +174,15 @@ def _forgotten(situation: Situation, survey: Survey | None) -> dict[str, str]:
         return {}
     running = {*survey.running.values(), *before.running.values()}
     first_at_s = min(survey.at_s, before.at_s) - _SETTLED_S
-    staying = {n: node for n, node in situation.held.items() if not node.is_leaving}
+    held = situation.held
     forgotten = {
         node_id: f"the batch system no longer knows its pilot {node.pilot_id}"
-        for node_id, node in staying.items()
+        for node_id, node in held.items()
         if node.pilot_id not in running and node.called_at_s <= first_at_s
     }
-    return forgotten if _is_credible(len(forgotten), len(staying)) else {}
+    if not _is_credible(len(forgotten), len(held)):
+        return {}
+    return {n: reason for n, reason in forgotten.items() if not held[n].is_leaving}
 
 
 def _extra(

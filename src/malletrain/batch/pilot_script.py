@@ -59,13 +59,16 @@ def pilot_script(
         first_lines: shell lines that come before the prologue, which may take long.
         launcher: a program of the batch system's under which the agent runs, with its options.
     """
-    lines = ["#!/bin/sh", "umask 077", *first_lines]
+    lines = [*first_lines]
     if settings.prologue:
         lines.append(settings.prologue.rstrip("\n"))
-    command = [*map(shlex.quote, launcher), *_agent_command(settings, files, words)]
     # The shell makes way: signals are the agent's.
-    lines.append("exec " + " ".join(command))
-    return "\n".join(lines) + "\n"
+    lines.append("exec " + " ".join(_agent_command(settings, files, words)))
+    if launcher:
+        # All of it below the launcher: what comes before may hear no signal, and take long.
+        inner = "\n".join(lines)
+        lines = [f"exec {shlex.join((*launcher, '/bin/sh', '-c', inner))}"]
+    return "\n".join(["#!/bin/sh", "umask 077", *lines]) + "\n"
 
 
 def interpreter_words(settings: ScavengeSettings) -> tuple[str, ...]:

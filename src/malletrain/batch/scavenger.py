@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from malletrain.batch import harvest
@@ -22,7 +22,7 @@ from malletrain.batch.queue import Queue, Survey
 from malletrain.clock import Clock, within
 from malletrain.config import ScavengeSettings
 from malletrain.core.demand import demand
-from malletrain.core.model import Cluster
+from malletrain.core.model import Cluster, Node
 from malletrain.errors import BatchError
 
 #: Of the time between surveys: many controllers must not ask in the same instant.
@@ -78,6 +78,9 @@ class Scavenger:
         self._submitted_at_s = _NEVER_S
         self._failures = 0
         self._surplus_since_s: float | None = None
+        #: When a node was last seen to be taken from us.
+        self._taken_at_s = _NEVER_S
+        self._nodes_before: dict[str, Node] = {}
         self._survey_at_s = _NEVER_S
         self._survey_every_s = settings.query_every_s
         #: The agents' own word of when their walltimes end, by node id.
@@ -261,6 +264,15 @@ class Scavenger:
                 self._tell_trouble()
         for node_id in self._walltime_ends_at_s.keys() - nodes.keys():
             del self._walltime_ends_at_s[node_id]
+        self._note_takings(nodes)
+
+    def _note_takings(self, nodes: Mapping[str, Node]) -> None:
+        """Note when nodes are asked back, and when one that was, or one without notice, is gone."""
+        gone = [node for node_id, node in self._nodes_before.items() if node_id not in nodes]
+        is_taken = any(node.is_awaited or node.leaving_at_s is None for node in gone)
+        if is_taken or any(node.is_awaited for node in nodes.values()):
+            self._taken_at_s = self._clock.now_s()
+        self._nodes_before = dict(nodes)
 
     def _situation(self) -> Situation:
         owners = self._cluster.owners
@@ -283,6 +295,7 @@ class Scavenger:
             submitted_at_s=self._submitted_at_s,
             failures=self._failures,
             surplus_since_s=self._surplus_since_s,
+            taken_at_s=self._taken_at_s,
         )
 
     async def _carry_out(self, plan: Plan) -> None:

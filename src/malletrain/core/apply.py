@@ -128,7 +128,11 @@ def _nodes_joined(cluster: Cluster, event: NodesJoined) -> Cluster:
 
 def _nodes_leaving(cluster: Cluster, event: NodesLeaving) -> Cluster:
     leaving = {
-        node_id: replace(cluster.nodes[node_id], leaving_at_s=event.deadline_at_s)
+        node_id: replace(
+            cluster.nodes[node_id],
+            leaving_at_s=event.deadline_at_s,
+            is_awaited=event.are_awaited,
+        )
         for node_id in event.node_ids
         if node_id in cluster.nodes
     }

@@ -29,6 +29,8 @@ class NodesLeaving(Event, frozen=True):
     node_ids: tuple[str, ...]
     deadline_at_s: float
     reason: str = ""
+    #: Somebody waits for them, who may wait for others, too.
+    are_awaited: bool = False
 
 
 class NodesLost(Event, frozen=True):

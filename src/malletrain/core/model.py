@@ -28,6 +28,8 @@ class Node(Struct, frozen=True):
     leaving_at_s: float | None = None
     #: We have said that nobody uses it any more.
     is_released: bool = False
+    #: Somebody waits for it, who may wait for others, too.
+    is_awaited: bool = False
     #: The batch system's name for it, "" where that is its id. Two pilots on one host, one of them
     #: forgotten by the batch system, are two nodes.
     host: str = ""

@@ -244,6 +244,7 @@ class Executor:
                     node_ids=(node_id,),
                     deadline_at_s=deadline_at_s,
                     reason=message.reason,
+                    are_awaited=message.shrink_within_s is not None,
                 )
             )
             self._insist_later(node_id, message)

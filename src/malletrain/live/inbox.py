@@ -70,7 +70,8 @@ def _is_same(first: AnyEvent, event: AnyEvent) -> bool:
         case NodesLost(), NodesLost():
             return (first.reason, first.were_released) == (event.reason, event.were_released)
         case NodesLeaving(deadline_at_s=before_s), NodesLeaving(deadline_at_s=after_s):
-            return abs(after_s - before_s) <= SAME_LEAVE_S and first.reason == event.reason
+            is_alike = (first.reason, first.are_awaited) == (event.reason, event.are_awaited)
+            return is_alike and abs(after_s - before_s) <= SAME_LEAVE_S
     return False
 
 
@@ -86,9 +87,9 @@ def _as_one(run: Sequence[AnyEvent]) -> AnyEvent:
             node_ids = tuple(n for e in run if isinstance(e, NodesLost) for n in e.node_ids)
             return replace(lost, at_s=at_s, node_ids=node_ids)
     leaves = [event for event in run if isinstance(event, NodesLeaving)]
-    return NodesLeaving(
+    return replace(
+        leaves[0],
         at_s=at_s,
         node_ids=tuple(node_id for event in leaves for node_id in event.node_ids),
         deadline_at_s=min(event.deadline_at_s for event in leaves),
-        reason=leaves[0].reason,
     )

@@ -1,4 +1,4 @@
-"""The batch script, run by a real shell with an `srun` that prints what it is told."""
+"""The batch script, run by a real shell with an `srun` that tells its options and does its work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from malletrain.batch.pilot_script import PilotFiles
 from malletrain.batch.slurm.script import slurm_script
@@ -28,9 +29,13 @@ class Pilots:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        srun = folder / "srun"
-        srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\necho "KEPT=$KEPT SET=$SET"\n')
-        srun.chmod(0o755)
+        self._add("srun", 'while [ "$1" != /bin/sh ]; do echo "$1"; shift; done\nexec "$@"')
+        self._add("box", 'printf "%s\\n" box "$@"\necho "KEPT=$KEPT SET=$SET"')
+
+    def _add(self, name: str, script: str) -> None:
+        program = self._folder / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
 
     def words(
         self,
@@ -40,7 +45,11 @@ class Pilots:
         env: Mapping[str, str] = IN_JOB,
         submitter: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Return the words that the script hands to srun, and a line of the environment."""
+        """Return srun's options, the words of the command below it, and a line of its environment.
+
+        The command begins with `box`.
+        """
+        scavenge = replace(scavenge, wrapper=("box", *scavenge.wrapper))
         script = slurm_script(11, scavenge, slurm or SlurmSettings(), FILES, submitter or {})
         path = f"{self._folder}:/usr/bin:/bin"
         done = subprocess.run(
@@ -66,7 +75,7 @@ def after(words: list[str], option: str) -> str:
 
 def test_the_agent_is_a_step_of_its_own(pilots: Pilots) -> None:
     words = pilots.words(
-        ScavengeSettings(interpreter="/opt/py/bin/python", wrapper=("box", "exec")),
+        ScavengeSettings(interpreter="/opt/py/bin/python", wrapper=("exec",)),
         SlurmSettings(srun_options=("--mem=8G",)),
     )
     command = words.index("box")
