@@ -32,6 +32,7 @@ BENCHMARKS = {
     "replay-horizon": "bench.replay_horizon",
     "slurm-delay": "bench.slurm_delay",
     "slurm-stream": "bench.slurm_stream",
+    "slurm-faults": "bench.slurm_faults",
 }
 
 

@@ -1,12 +1,14 @@
 """A job for harvested nodes: real mathematics on a small model, on the emulated device.
 
-The environment says for how long it goes on (HARVEST_EPOCHS) and where the emulated device's module
-lies (PYTHONPATH).
+The environment says for how long it goes on (HARVEST_EPOCHS), where the emulated device's module
+lies (PYTHONPATH), and where each step is to be written down, if anywhere (HARVEST_STEPS).
 """
 
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 
 import torch
 from emulated_device import EmulatedDevice
@@ -32,6 +34,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2))
     device = EmulatedDevice.for_model(model, FLOPS_PER_ROW)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = Path(os.environ.get("HARVEST_STEPS", os.devnull)).open("a", buffering=1)
     job = mt.attach(model, optimizer, global_batch=GLOBAL_BATCH, seed=SEED)
     for rows, labels in job.batches(dataset, epochs=int(os.environ["HARVEST_EPOCHS"])):
         with device.step(len(labels), job.workers):
@@ -40,6 +43,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         job.report(loss)
+        if job.is_first:
+            steps.write(f"{time.time()} {job.samples}\n")
 
 
 if __name__ == "__main__":
