@@ -78,6 +78,8 @@ class PlayedQueue:
         return ids
 
     async def cancel(self, pilot_ids: tuple[str, ...]) -> None:
+        if self.problem:
+            raise self.problem
         self.cancelled += pilot_ids
         for pilot_id in pilot_ids:
             self.waiting.pop(pilot_id, None)
@@ -340,3 +342,12 @@ async def test_at_the_end_nothing_stays_in_the_queue() -> None:
         await played.starts("1_0", "h0")
         await played.scavenger.stop()
         assert set(played.queue.cancelled) == {"1_0", "1_1", "1_2"}
+
+
+async def test_an_end_while_the_scheduler_is_away_names_what_it_leaves_in_the_queue() -> None:
+    async with scene() as played:
+        await played.submit(max_nodes=3)
+        await played.starts("1_0", "h0")
+        played.queue.problem = BatchError("slurmctld does not answer", is_transient=True)
+        with pytest.raises(BatchError, match=r"left in the queue: 1_1, 1_2; .* does not answer"):
+            await played.scavenger.stop()

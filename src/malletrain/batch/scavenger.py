@@ -132,7 +132,17 @@ class Scavenger:
         held = {node.pilot_id for node in self._cluster.nodes.values()}
         if pilots := tuple(sorted({*self._waiting, *held})):
             # Those that have ended already are no error.
-            await self._queue.cancel(pilots)
+            try:
+                await self._queue.cancel(pilots)
+            except BatchError as error:
+                # Those that hold nodes end by themselves, the others only once they have started.
+                waiting = ", ".join(sorted(self._waiting)) or "none"
+                alone_s = self._settings.controller_away_limit_s
+                raise BatchError(
+                    f"pilots that may be left in the queue: {waiting}; cancel them by hand, or "
+                    f"they end {alone_s:g} s after their start ({error})",
+                    is_transient=error.is_transient,
+                ) from error
 
     # -- its work ----------------------------------------------------------------------------------
 
