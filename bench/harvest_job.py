@@ -34,7 +34,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2))
     device = EmulatedDevice.for_model(model, FLOPS_PER_ROW)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    steps = Path(os.environ.get("HARVEST_STEPS", os.devnull)).open("a", buffering=1)
+    steps_path = Path(os.environ.get("HARVEST_STEPS", os.devnull))
     job = mt.attach(model, optimizer, global_batch=GLOBAL_BATCH, seed=SEED)
     for rows, labels in job.batches(dataset, epochs=int(os.environ["HARVEST_EPOCHS"])):
         with device.step(len(labels), job.workers):
@@ -44,7 +44,8 @@ def main() -> None:
             optimizer.step()
         job.report(loss)
         if job.is_first:
-            steps.write(f"{time.time()} {job.samples}\n")
+            with steps_path.open("a") as steps:
+                steps.write(f"{time.time()} {job.samples}\n")
 
 
 if __name__ == "__main__":
