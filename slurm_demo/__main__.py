@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,9 @@ def main() -> int:
         sys.stderr.write(f"slurm-demo: {error}\n")
         shutil.rmtree(run_dir, ignore_errors=True)
         return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Slurm's daemons would outlive us.
+        signal.signal(number, signal.default_int_handler)
     try:
         holds = _demo(console, run_dir, cluster, arguments.output)
     except MalleTrainError as error:
@@ -109,6 +113,7 @@ def _demo(console: Console, run_dir: Path, cluster: DevCluster, output: Path) ->
         console.print(f"$ malletrain dev-cluster up --grace-s {SETTINGS.grace_s}")
         alone_s = others.alone_s()
         _told(console, cluster, "doctor", *options, "--state-dir", str(controller.state_dir.path))
+        console.print("(What it warns of is as it should be where all nodes are this machine.)")
         console.print(f"$ malletrain up --batch slurm --config examples/{CONFIG.name}")
         with controller:
             for job in JOBS:

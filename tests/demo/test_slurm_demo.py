@@ -8,10 +8,10 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from malletrain.config import parse
 from malletrain.core.ledger import NodeSeconds
-from malletrain.devcluster import DevCluster
+from malletrain.devcluster import DevCluster, programs
 from malletrain.devcluster.rendering import Site
 from malletrain.impact.stays import Held
-from slurm_demo import checks
+from slurm_demo import __main__, checks
 from slurm_demo.__main__ import CONFIG, SETTINGS
 from slurm_demo.others import ARRIVALS, RESERVATION, Arrival, MainJob, Others, most_at_once
 
@@ -90,6 +90,17 @@ def test_any_word_of_a_drained_node_fails() -> None:
     assert checks.none_drained("", {"nd01": "idle"}).holds
     assert not checks.none_drained("Kill task failed root nd01", {"nd01": "idle"}).holds
     assert checks.none_drained("", {"nd01": "drained"}).found == "nd01 is drained"
+
+
+def test_a_machine_without_slurm_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["slurm_demo"])
+    monkeypatch.setattr(programs, "_PATH", "/nowhere")
+    assert __main__.main() == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "apt-get install slurmctld slurmd slurm-client munge" in told
 
 
 def test_its_configuration_is_one() -> None:
