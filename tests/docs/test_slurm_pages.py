@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import malletrain
+from bench.harness import BENCHMARKS
 from malletrain.config import PbsSettings, ScavengeSettings, SlurmSettings, parse
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,10 +42,10 @@ def test_settings_in_tables_are_accepted() -> None:
 @pytest.mark.parametrize("page", [USERS, ADMINISTRATORS], ids=["users", "administrators"])
 def test_defaults_are_those_of_the_product(page: str) -> None:
     units_s = {"": 1, " s": 1, " h": 3600}
-    stated = re.findall(r"`(\w+_s|max_\w+)` \((\d+)( s| h|)\)", page)
+    stated = re.findall(r"`(\w+_s|max_\w+)` \(([\d.]+)( s| h|)\)", page)
     assert stated
     for name, number, unit in stated:
-        assert SETTINGS[name] == int(number) * units_s[unit], name
+        assert SETTINGS[name] == float(number) * units_s[unit], name
 
 
 def test_every_check_of_a_site_is_in_the_table() -> None:
@@ -82,3 +83,11 @@ def texts() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
+
+
+@pytest.mark.parametrize("page", [USERS, ADMINISTRATORS], ids=["users", "administrators"])
+def test_settings_and_benchmarks_that_are_named_exist(page: str) -> None:
+    names = set(re.findall(r"`(\w+_(?:s|dir|nodes|waiting|options|within_s))`", page))
+    assert names
+    assert names <= set(SETTINGS)
+    assert set(re.findall(r"`\./run bench ([\w-]+)`", page)) <= set(BENCHMARKS)
