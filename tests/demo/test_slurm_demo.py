@@ -74,7 +74,7 @@ def test_waits_are_held_against_those_on_the_empty_machine(tmp_path: Path) -> No
     assert checks.not_delayed(unfinished, {2: 0.5}).found == "0 of 1 main jobs ran to their end"
 
 
-@pytest.mark.parametrize(("training_s", "holds"), [(61.0, True), (59.0, False)])
+@pytest.mark.parametrize(("training_s", "holds"), [(41.0, True), (39.0, False)])
 def test_training_is_held_against_what_others_left(
     tmp_path: Path, training_s: float, holds: bool
 ) -> None:
