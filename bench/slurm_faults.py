@@ -2,7 +2,8 @@
 
 Three malleable jobs train on eight nodes while main jobs come and go. At the end it is looked at
 whether each sample was consumed exactly once, whether a main job came to harm, and what was left on
-the nodes. Then a steady state with the default pace of queries, in which the commands are counted.
+the nodes. The jobs end under a controller with the default pace of queries, whose commands are
+counted for five minutes.
 
 A fault's figure is the longest time in which any of the jobs made no step while it lasted; beside
 it is the same of a time without faults. Jobs lose nodes to main jobs in both.
@@ -46,7 +47,10 @@ _MAIN_NODES = (1, 3)
 _MAIN_LENGTHS_S = (3.0, 7.0)
 _NAME = "main"
 _OPTIONS = ("--time=1", f"--job-name={_NAME}")
-_CALM_S = 20.0
+#: The shortest pace that there is, so that what only a survey tells is told in time; and main jobs
+#: come so fast that after each there is little time to harvest.
+_CONFIG = settings_text(GRACE_S, "query_every_s = 10.0\ncalm_s = 2.0")
+_CALM_S = 15.0
 #: A node that is taken from us, or comes back, does so within.
 _LIMIT_S = 90.0
 _CONTROLLER_AWAY_S = 60.0
@@ -62,14 +66,21 @@ def run() -> Iterator[Result]:
         Site(Path(directory), SETTINGS) as site,
         MainJobs(site) as main_jobs,
     ):
-        yield from _faults(site, Path(directory), main_jobs)
+        site.up(_CONFIG)
+        training = Training(site, Path(directory))
+        yield from _faults(Scene(site, training, main_jobs))
         yield from _steady(site)
+        yield from training.results()
         yield from main_jobs.results()
-        site.down()
-        with suppress(TimeoutError):
-            wait_for(lambda: not site.left_over(), "empty nodes", poll_s=0.2, limit_s=10.0)
-        left = len(site.left_over())
-        yield Result("processes left on the nodes", left, "processes", "0", left == 0)
+        yield from _left_over(site)
+
+
+def _left_over(site: Site) -> Iterator[Result]:
+    site.down()
+    with suppress(TimeoutError):
+        wait_for(lambda: not site.left_over(), "empty nodes", poll_s=0.2, limit_s=10.0)
+    left = len(site.left_over())
+    yield Result("processes left on the nodes", left, "processes", "0", left == 0)
 
 
 # -- main jobs -------------------------------------------------------------------------------------
@@ -205,15 +216,10 @@ class Scene:
     site: Site
     training: Training
     main_jobs: MainJobs
-    config: str
 
 
-def _faults(site: Site, directory: Path, main_jobs: MainJobs) -> Iterator[Result]:
-    # The shortest pace that there is, so that what only a survey tells is told in time.
-    config = settings_text(GRACE_S, "query_every_s = 10.0")
-    site.up(config)
-    training = Training(site, directory)
-    scene = Scene(site, training, main_jobs, config)
+def _faults(scene: Scene) -> Iterator[Result]:
+    training = scene.training
     wait_for(lambda: all(training.samples().values()), "steps of all jobs", poll_s=0.2)
     calm_from_s = time.time()
     time.sleep(_CALM_S)
@@ -231,7 +237,6 @@ def _faults(site: Site, directory: Path, main_jobs: MainJobs) -> Iterator[Result
         )
     still = len(_JOBS) - len(training.finished())
     yield Result("jobs that still trained after the last fault", still, "jobs", ">= 1", still > 0)
-    yield from training.results()
 
 
 def _kill_slurmd(scene: Scene) -> str:
@@ -247,8 +252,7 @@ def _kill_slurmd(scene: Scene) -> str:
         wait_for(is_down, f"{node.host} down", poll_s=0.2, limit_s=_LIMIT_S)
     finally:
         site.cluster.start_node(node.host)
-    _wait_back(site, node.host)
-    return f"left after {left_s:.1f} s, harvested again after {time.time() - killed_at_s:.1f} s"
+    return f"left after {left_s:.1f} s, down until {time.time() - killed_at_s:.1f} s"
 
 
 def _stop_slurmctld(scene: Scene) -> str:
@@ -285,17 +289,22 @@ def _drain(scene: Scene) -> str:
         left_s = time.time() - drained_at_s
     finally:
         _control(site, "update", f"nodename={node.host}", "state=resume")
-    _wait_back(site, node.host)
-    return f"left after {left_s:.1f} s, harvested again after {time.time() - drained_at_s:.1f} s"
+    return f"left after {left_s:.1f} s"
 
 
 def _reserve(scene: Scene) -> str:
     site = scene.site
-    hosts = sorted(node.host for node in _training_nodes(site))[:2]
+    hosts = [node.host for node in _some_nodes(site, 2)]
     made_at_s = time.time()
     starts_at_s = int(made_at_s + _NOTICE_S)
     _control(
-        *(site, "create", "reservation=bench", "users=root", "flags=ignore_jobs"),
+        *(
+            site,
+            "create",
+            "reservation=bench",
+            f"users={site.cluster.site.user}",
+            "flags=ignore_jobs",
+        ),
         *(f"nodes={','.join(hosts)}", f"starttime=now+{_NOTICE_S:.0f}", "duration=10"),
     )
     try:
@@ -334,21 +343,24 @@ def _kill_controller(scene: Scene) -> str:
     site.kill_controller()
     time.sleep(5.0)
     away = training.steps_within(killed_at_s, time.time())
-    site.up(scene.config)
+    site.up(_CONFIG)
     up_s = time.time() - killed_at_s
     wait_for(lambda: _is_training(_view(site)), "training", poll_s=0.2, limit_s=_LIMIT_S)
     trains_s = time.time() - killed_at_s
-    # A first survey, and what a plan that knew no pilots would have done after it.
+    # Main jobs take some of them meanwhile.
+    alive = held & {*site.slurm("squeue", "-h", "-t", "R", "-o", "%i").split()}
+    kept = alive & {node.pilot_id for node in _view(site).nodes}
+    # For a first survey, and for what a plan that knew no pilots would do after it.
     time.sleep(12.0)
     orders = [r for r in _commands(site) if r.at_s >= killed_at_s and r.command[0] == "scancel"]
     cancelled = [p for p in held if any(_names(r.command, p) for r in orders)]
     if cancelled:
         raise MalleTrainError(f"the restarted controller cancelled {', '.join(cancelled)}")
-    kept = held & {node.pilot_id for node in _view(site).nodes}
     samples = f"{sum(before.values()):,} samples before, {sum(training.samples().values()):,} after"
     return (
         f"{away} steps in 5 s without it, answered after {up_s:.1f} s, trained on after "
-        f"{trains_s:.1f} s, {len(kept)} of {len(held)} pilots kept, none cancelled; {samples}"
+        f"{trains_s:.1f} s; of {len(held)} pilots main jobs left {len(alive)}, "
+        f"{len(kept)} of these were kept and none cancelled; {samples}"
     )
 
 
@@ -373,7 +385,15 @@ def _training_nodes(site: Site) -> list[NodeView]:
 
 def _a_node(site: Site) -> NodeView:
     """Return a node on which a job trains."""
-    return wait_for(lambda: _training_nodes(site), "a node that trains", poll_s=0.2)[-1]
+    return _some_nodes(site, 1)[0]
+
+
+def _some_nodes(site: Site, count: int) -> list[NodeView]:
+    def found() -> list[NodeView]:
+        nodes = _training_nodes(site)
+        return nodes[-count:] if len(nodes) >= count else []
+
+    return wait_for(found, f"{count} nodes that train", poll_s=0.2, limit_s=_LIMIT_S)
 
 
 def _is_training(view: ClusterView) -> bool:
@@ -414,6 +434,7 @@ def _commands(site: Site) -> list[CommandRecord]:
 
 
 def _steady(site: Site) -> Iterator[Result]:
+    """Go on with default settings, and with a job that always has use for all nodes."""
     site.down()
     site.up(settings_text(GRACE_S, submit_every_s=10.0))
     site.submit("steady", NODES, 100_000)
