@@ -255,6 +255,19 @@ async def test_the_end_of_grace_is_the_end(tmp_path: Path) -> None:
         assert exited.reason == "ended with its node: the grace period is over"
 
 
+async def test_nobody_waits_for_a_node_as_long_as_grace_where_the_controller_does_nothing(
+    tmp_path: Path,
+) -> None:
+    options = ("--grace-s", "1000", "--shrink-within-s", "0.1", "--save-within-s", "0.2")
+    async with FakeController() as controller, agent(tmp_path, controller, *options) as node:
+        await controller.hears(AgentHello)
+        await controller.send(node.start_fake("w1", "ignore-sigterm"))
+        await controller.hears(Switched)
+        node.process.terminate()
+        assert (await controller.hears(AgentLeaving)).save_within_s == 0.2
+        assert await node.ends() == 0
+
+
 async def test_the_end_of_the_walltime_is_announced_ahead(tmp_path: Path) -> None:
     options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "99.5")
     async with FakeController() as controller, agent(tmp_path, controller, *options) as node:

@@ -45,6 +45,8 @@ from malletrain.wire import (
 
 #: The end must be over before the batch system's SIGKILL.
 _MARGIN_S = 0.5
+#: A controller that is there has had the workers of a node killed so long after it had to.
+_INSISTS_WITHIN_S = 1.0
 #: Reaping killed workers, then the last messages, may take this long each.
 _END_LIMIT_S = 1.0
 
@@ -131,9 +133,18 @@ class Agent:
             await self._workers.close()
 
     def leave(self, reason: str) -> None:
-        """Somebody waits for the node: end once no worker needs it, when grace is over at last."""
+        """Somebody waits for the node: end once no worker needs it, and within limits anyway.
+
+        The controller that should see to these may be away, and grace may be long.
+        """
         self._is_awaited = True
-        self._leave_within(self._settings.grace_s, reason)
+        limits_s = [
+            limit_s + _INSISTS_WITHIN_S
+            for limit_s in (self._settings.shrink_within_s, self._settings.save_within_s)
+            if limit_s is not None
+        ]
+        longest_s = max(limits_s, default=math.inf)
+        self._leave_within(min(longest_s, self._settings.grace_s), reason)
 
     def _leave_within(self, limit_s: float, reason: str) -> None:
         self._leaves_by_s = min(self._leaves_by_s, self._clock.now_s() + limit_s)
