@@ -102,6 +102,7 @@ async def running(
     store: EventStore | None = None,
     config: Config | None = None,
     allocator: Allocator | None = None,
+    heed: Callable[[Cluster], None] = lambda _: None,
 ) -> AsyncIterator[Rig]:
     """Run a controller; `Rig.kill` drops it without a word, as SIGKILL would."""
     state_dir = StateDir(path)
@@ -112,6 +113,7 @@ async def running(
         allocator=allocator or ExactAllocator(),
         clock=WallClock(),
         paths=state_dir,
+        heed=heed,
     )
     await controller.recover()
     batch = FakeBatch()

@@ -24,7 +24,7 @@ from malletrain.core.events import (
     RescaleDone,
     RescaleFailed,
 )
-from malletrain.core.model import Activity, Phase
+from malletrain.core.model import Activity, Cluster, Phase
 from malletrain.core.problem import Allocation, Problem
 from malletrain.core.settings import CoreSettings, RestartSettings
 from malletrain.errors import JournalWriteError
@@ -86,6 +86,20 @@ def test_a_job_grows_with_its_nodes_and_shrinks_with_them(tmp_path: Path) -> Non
             generations = [event.generation for event in ended]
             assert sorted(generations) == sorted(set(generations))
             assert rig.controller.view().decision is not None
+
+    run(story())
+
+
+def test_whoever_heeds_hears_that_a_node_is_gone_that_was_given_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        heeded: list[Cluster] = []
+        async with running(tmp_path, heed=heeded.append) as rig:
+            async with rig.agent("n1") as agent:
+                await rig.until(lambda _: bool(heeded) and "n1" in heeded[-1].nodes)
+                await agent.leave()
+                await agent.until(lambda agent: agent.is_released)
+            await rig.until(lambda cluster: not cluster.nodes)
+            await rig.until(lambda _: not heeded[-1].nodes)
 
     run(story())
 

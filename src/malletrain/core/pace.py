@@ -16,7 +16,8 @@ from malletrain.core.events import (
     RescaleDone,
 )
 
-_QUIET = (ProgressReported, CheckpointSaved, JobNoted, NodeEndsForeseen)
+_OF_A_JOB = (ProgressReported, CheckpointSaved, JobNoted)
+_QUIET = (*_OF_A_JOB, NodeEndsForeseen)
 
 
 def is_moot(event: AnyEvent) -> bool:
@@ -28,6 +29,11 @@ def is_moot(event: AnyEvent) -> bool:
         case NodesLost(were_released=True) | RescaleDone(frees_nodes=False):
             return True
     return isinstance(event, JobsForgotten)
+
+
+def is_measurement(event: AnyEvent) -> bool:
+    """Whether it tells of a job's course only: no node and no job comes, goes or is changed."""
+    return isinstance(event, _OF_A_JOB)
 
 
 def is_quiet(event: AnyEvent) -> bool:

@@ -33,7 +33,7 @@ from malletrain.core.events import (
     WokeUp,
 )
 from malletrain.core.model import Cluster, Job
-from malletrain.core.pace import Pace, is_quiet
+from malletrain.core.pace import Pace, is_measurement, is_quiet
 from malletrain.core.problem import Allocator
 from malletrain.errors import InvariantError, JournalWriteError, UnknownJobError
 from malletrain.live.alarms import Alarms
@@ -304,8 +304,8 @@ class Controller:
             await self._clock.sleep(self._live.settle_s)
             events = [*self._late, *await self._take_in()]
             self._late = []
-            if self._stage is _Stage.WORKING and not all(map(is_quiet, events)):
-                self._heed(self._cluster)
+            if self._stage is _Stage.WORKING:
+                self._tell(events)
             if self._stage is _Stage.RETURNED:
                 self._take_over()
             elif self._stage is _Stage.WORKING and self._is_decision_due(events):
@@ -434,6 +434,7 @@ class Controller:
                 allocation = await self._offload(partial(self.allocator.allocate, problem))
             # What came while the allocator ran counts: no order may name a node that is gone.
             late = await self._take_in() if len(self._inbox) else []
+            self._tell(late)
             self._owe_decision(late)
             newest = replace(self._cluster, now_s=max(now_s, self._cluster.now_s))
             decision = decide(newest, allocation, (*events, *late))
@@ -449,6 +450,11 @@ class Controller:
             self._decision_trouble = f"no decision can be taken, see the controller's log: {error}"
         else:
             self._decision_trouble = ""
+
+    def _tell(self, events: Sequence[AnyEvent]) -> None:
+        """Have the batch system heed what happened, where it is more than a measurement."""
+        if not all(map(is_measurement, events)):
+            self._heed(self._cluster)
 
     def _owe_decision(self, late: Sequence[AnyEvent]) -> None:
         """Have another decision follow, by an allocator that knows what came late."""
