@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 from bench.harness import NotRunError
 from malletrain.cli.client import Client, connect
 from malletrain.devcluster import DevCluster, Settings
+from malletrain.devcluster.daemons import program
 from malletrain.errors import DevClusterError, MalleTrainError
 from malletrain.live.requests import Submission
 from malletrain.live.state_dir import StateDir
@@ -127,9 +128,9 @@ class Site:
         return marker
 
     def left_over(self) -> list[int]:
-        """Return processes on the nodes: all of the cluster's but its daemons."""
-        daemons = {daemon.pid() for daemon in self.cluster.daemons()}
-        return [pid for pid in self.cluster.left_over_processes() if pid not in daemons]
+        """Return processes on the nodes: all of the cluster's but its daemons and their helpers."""
+        daemons = {Path(daemon.command[0]).name for daemon in self.cluster.daemons()}
+        return [pid for pid in self.cluster.left_over_processes() if program(pid) not in daemons]
 
     # -- MalleTrain --------------------------------------------------------------------------------
 

@@ -35,9 +35,11 @@ from typing import Any
 from bench.harness import Result
 from bench.harvesting import Site, settings_text, wait_for
 from bench.main_stream import NODES, Interval, Played, draw, play
+from malletrain.core.events import AnyEvent, RescaleDone
 from malletrain.core.ledger import NodeSeconds
 from malletrain.devcluster import Settings
 from malletrain.devcluster.daemons import program
+from malletrain.impact.pilots import divide
 from malletrain.impact.stays import Held, held
 from malletrain.live.store import read_history
 
@@ -59,6 +61,8 @@ class Harvest:
 
     #: Of one pilot alone: from its start until its worker trains.
     start_up_s: float
+    #: The same of each pilot of the stream that came to train.
+    start_ups_s: tuple[float, ...]
     held: Held
     #: Names of programs.
     left_over: tuple[str, ...]
@@ -105,7 +109,8 @@ def play_with_us(directory: Path, jobs: int) -> tuple[Played, Harvest]:
         left_over = _left_over(site)
         history = read_history(site.state_dir.journal_path)
     ours = held(history.snapshot, history.events, played.began_at_s, played.ended_at_s)
-    return played, Harvest(start_up_s, ours, left_over)
+    start_ups_s = tuple(_start_ups_s(played, ours, history.events))
+    return played, Harvest(start_up_s, start_ups_s, ours, left_over)
 
 
 def _start_up_s(site: Site) -> float:
@@ -118,6 +123,21 @@ def _start_up_s(site: Site) -> float:
     with site.client() as client:
         client.order(job_id, "cancel")
     return start_up_s
+
+
+def _start_ups_s(played: Played, ours: Held, events: Iterable[AnyEvent]) -> Iterator[float]:
+    """Return how long pilots took to train, with whatever else this machine did meanwhile."""
+    trains_at_s: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, RescaleDone):
+            for node_id in event.node_ids:
+                trains_at_s.setdefault(node_id, event.at_s)
+    queue = divide(played.accounting, {stay.pilot_id for stay in ours.stays}, ())
+    for stay in ours.stays:
+        pilot, at_s = queue.pilot_of(stay), trains_at_s.get(stay.node_id)
+        started_at_s = pilot.started_at_s if pilot else None
+        if at_s is not None and started_at_s is not None and started_at_s >= played.began_at_s:
+            yield at_s - started_at_s
 
 
 def _left_over(site: Site) -> tuple[str, ...]:
@@ -214,6 +234,13 @@ def gain(played: Played, harvest: Harvest) -> Iterator[Result]:
         *(oracle_node_s, "node-s"),
         reference="all that was idle",
         reference_value=idle_node_s,
+    )
+    loaded_s = statistics.median(harvest.start_ups_s or (harvest.start_up_s,))
+    loaded_node_s = _oracle_node_s(played, holes, loaded_s)
+    yield Result(
+        f"the same, were the oracle's start-up what it was for {len(harvest.start_ups_s)} pilots "
+        f"in the median, {loaded_s:.1f} s, as all nodes share this machine",
+        *(100.0 * training_node_s / loaded_node_s, "%"),
     )
     pilots = _overlaps(_pilot_runs(played), holes)
     parts = {
