@@ -3,9 +3,9 @@
 Drawn are 1 to 8 nodes, mostly few, and 3 to 30 s a job. The time is cut in as many pieces as there
 are jobs, and one is submitted at some time of each, so that they use `_LOAD` of the nodes on their
 own, less what the scheduler leaves idle. (In a Poisson process they pile up, and then chance
-decides: two streams without us swapped 15 pairs of starts, and so evenly spread ones 2.) Users ask for one to five
-minutes each, far more than they need, as users do: the scheduler plans by that. At fixed times
-nodes are drained and resumed, and reservations are made and deleted.
+decides: of two streams, both without us, 15 pairs started in different orders, and of evenly spread
+ones 2.) Users ask for one to five minutes each, far more than they need, as users do: the scheduler
+plans by that. At fixed times nodes are drained and resumed, and reservations are made and deleted.
 """
 
 from __future__ import annotations
