@@ -158,8 +158,8 @@ class ScavengeSettings(Struct, frozen=True, kw_only=True):
     query_backoff_max_s: float = 900.0
     #: Between two submissions; doubled for each pilot that ends before it called.
     submit_every_s: float = 10.0
-    #: After a node was taken from us, no pilot waits for so long: whoever takes it may wait for more
-    #: nodes, and be kept waiting by pilots that get them first.
+    #: After a node was taken from us, no pilot waits for so long: whoever takes it may wait for
+    #: more nodes, and be kept waiting by pilots that get them first.
     calm_s: float = 5.0
     #: A pilot that started, as far as is known, has so long to call.
     call_limit_s: float = 120.0
