@@ -66,7 +66,10 @@ class BatchSystem(Protocol):
         ...
 
     def heed(self, cluster: Cluster) -> None:
-        """Take note of what jobs there are and which nodes they have; called after every change."""
+        """Take note of what jobs there are and which nodes they have; called after every change.
+
+        Called before `start` as well, with what an earlier controller has left.
+        """
         ...
 
     async def add_nodes(self, count: int) -> None:

@@ -96,8 +96,23 @@ class Scavenger:
 
     async def start(self, controller_url: str, token_file: Path, listener: BatchListener) -> None:  # noqa: ARG002 - pilots read both from the state directory
         self._listener = listener
+        # What is known by now are the nodes of an earlier controller.
+        self._has_news.clear()
         await self._ask()
+        self._tell_ended()
         self._task = asyncio.create_task(self._work())
+
+    def _tell_ended(self) -> None:
+        """Tell which nodes ended while no controller was there: no agent of theirs will call.
+
+        A survey that lists none of the pilots may have another reason, and is not believed.
+        """
+        running = set(self._survey.running.values()) if self._survey else set()
+        nodes = self._cluster.nodes.values()
+        ended = [node.id for node in nodes if node.pilot_id not in running]
+        if self._listener and len(ended) < len(nodes):
+            for node_id in ended:
+                self._listener.node_lost(node_id, "its pilot ended while no controller was there")
 
     def heed(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -129,6 +129,7 @@ class _Process:
             async with asyncio.TaskGroup() as tasks:
                 working = tasks.create_task(self._controller.run())
                 serving = tasks.create_task(self._server.run_on(self._listener))
+                self._batch.heed(self._controller.cluster)
                 await self._batch.start(url, self._state_dir.token_path, self._controller)
                 await self._open_local_nodes()
                 self._state_dir.publish(Endpoint(url=url, pid=os.getpid()))
