@@ -84,8 +84,6 @@ class Played:
     out: dict[str, list[Interval]] = field(default_factory=dict)
     #: What `sinfo -R` says at the end, when all nodes that the stream drained are resumed.
     drained: tuple[str, ...] = ()
-    #: All jobs of the accounting, pilots too.
-    accounting: tuple[BatchJob, ...] = ()
 
     @property
     def ended_at_s(self) -> float:
@@ -153,10 +151,15 @@ def play(site: Site, jobs: tuple[MainJob, ...], directory: Path) -> Played:
     is_over = lambda: not site.slurm("squeue", "-h", "-p", "batch", "-o", "%i").strip()  # noqa: E731
     wait_for(is_over, "the stream's end", poll_s=1.0, limit_s=_END_LIMIT_S)
     played.drained = tuple(site.slurm("sinfo", "-h", "-R", "-o", "%n %E").splitlines())
-    with open_lines(site.cluster.log_dir / "jobcomp.log") as lines:
-        played.accounting = read(lines)
-    played.runs = [_run(job, submitted[job.name], played.accounting, directory) for job in jobs]
+    records = accounting(site)
+    played.runs = [_run(job, submitted[job.name], records, directory) for job in jobs]
     return played
+
+
+def accounting(site: Site) -> tuple[BatchJob, ...]:
+    """Return all jobs that have ended, pilots too."""
+    with open_lines(site.cluster.log_dir / "jobcomp.log") as lines:
+        return read(lines)
 
 
 def _administration(
@@ -208,10 +211,8 @@ def _administration(
         yield span_s * to_share, delete
 
 
-def _run(
-    job: MainJob, submitted_at_s: float, accounting: Iterable[BatchJob], directory: Path
-) -> Run:
-    records = [record for record in accounting if record.name == job.name]
+def _run(job: MainJob, submitted_at_s: float, ended: Iterable[BatchJob], directory: Path) -> Run:
+    records = [record for record in ended if record.name == job.name]
     return Run(
         job=job,
         submitted_at_s=submitted_at_s,

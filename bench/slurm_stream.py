@@ -34,11 +34,12 @@ from typing import Any
 
 from bench.harness import Result
 from bench.harvesting import Site, settings_text, wait_for
-from bench.main_stream import NODES, Interval, Played, draw, play
+from bench.main_stream import NODES, Interval, Played, accounting, draw, play
 from malletrain.core.events import AnyEvent, RescaleDone
 from malletrain.core.ledger import NodeSeconds
 from malletrain.devcluster import Settings
 from malletrain.devcluster.daemons import program
+from malletrain.impact.accounting import BatchJob
 from malletrain.impact.pilots import divide
 from malletrain.impact.stays import Held, held
 from malletrain.live.store import read_history
@@ -66,6 +67,8 @@ class Harvest:
     held: Held
     #: Names of programs.
     left_over: tuple[str, ...]
+    #: All jobs that ended, ours too.
+    accounting: tuple[BatchJob, ...]
 
 
 def run(jobs: int = JOBS) -> Iterator[Result]:
@@ -107,10 +110,11 @@ def play_with_us(directory: Path, jobs: int) -> tuple[Played, Harvest]:
         played = play(site, draw(jobs), directory / "record")
         site.down()
         left_over = _left_over(site)
+        ended = accounting(site)
         history = read_history(site.state_dir.journal_path)
     ours = held(history.snapshot, history.events, played.began_at_s, played.ended_at_s)
-    start_ups_s = tuple(_start_ups_s(played, ours, history.events))
-    return played, Harvest(start_up_s, start_ups_s, ours, left_over)
+    start_ups_s = tuple(_start_ups_s(played, ended, ours, history.events))
+    return played, Harvest(start_up_s, start_ups_s, ours, left_over, ended)
 
 
 def _start_up_s(site: Site) -> float:
@@ -125,14 +129,16 @@ def _start_up_s(site: Site) -> float:
     return start_up_s
 
 
-def _start_ups_s(played: Played, ours: Held, events: Iterable[AnyEvent]) -> Iterator[float]:
+def _start_ups_s(
+    played: Played, ended: Iterable[BatchJob], ours: Held, events: Iterable[AnyEvent]
+) -> Iterator[float]:
     """Return how long pilots took to train, with whatever else this machine did meanwhile."""
     trains_at_s: dict[str, float] = {}
     for event in events:
         if isinstance(event, RescaleDone):
             for node_id in event.node_ids:
                 trains_at_s.setdefault(node_id, event.at_s)
-    queue = divide(played.accounting, {stay.pilot_id for stay in ours.stays}, ())
+    queue = divide(ended, {stay.pilot_id for stay in ours.stays}, ())
     for stay in ours.stays:
         pilot, at_s = queue.pilot_of(stay), trains_at_s.get(stay.node_id)
         started_at_s = pilot.started_at_s if pilot else None
@@ -242,7 +248,7 @@ def gain(played: Played, harvest: Harvest) -> Iterator[Result]:
         f"in the median, {loaded_s:.1f} s, as all nodes share this machine",
         *(100.0 * training_node_s / loaded_node_s, "%"),
     )
-    pilots = _overlaps(_pilot_runs(played), holes)
+    pilots = _overlaps(_pilot_runs(played, harvest.accounting), holes)
     parts = {
         "training": training_node_s,
         "without a pilot": idle_node_s - pilots,
@@ -278,10 +284,10 @@ def _held_in(ours: Held, holes: dict[str, list[Interval]]) -> float:
     return _overlaps(stays, holes)
 
 
-def _pilot_runs(played: Played) -> Iterator[tuple[str, Interval]]:
+def _pilot_runs(played: Played, ended: Iterable[BatchJob]) -> Iterator[tuple[str, Interval]]:
     """Return when a pilot held a host, in whole seconds."""
     mains = {run.job.name for run in played.runs}
-    for job in played.accounting:
+    for job in ended:
         if job.name not in mains and job.started_at_s is not None and job.ended_at_s is not None:
             yield from ((host, (job.started_at_s, job.ended_at_s)) for host in job.hosts)
 

@@ -14,7 +14,8 @@ from malletrain.config import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 ROW = re.compile(
-    r"^\| `((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)` \| (.*?) \| ?(.*?) \| (.+) \|$", re.MULTILINE
+    r"^\| `((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)` \| (.*?) \| ?(.*?) \| (.+) \|$",
+    re.MULTILINE,
 )
 UNITS = {"_s": "s", "_days": "days", "_nodes": "nodes", "_messages": "messages", "_steps": "steps"}
 
@@ -58,5 +59,7 @@ def test_units_are_those_that_the_names_say() -> None:
 
 
 def test_settings_that_the_text_names_exist() -> None:
-    named = set(re.findall(r"`((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)`", PAGE.read_text()))
+    named = set(
+        re.findall(r"`((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)`", PAGE.read_text())
+    )
     assert named <= rows().keys()
