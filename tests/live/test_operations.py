@@ -13,10 +13,8 @@ from msgspec import Struct
 from malletrain.config import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-ROW = re.compile(
-    r"^\| `((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)` \| (.*?) \| ?(.*?) \| (.+) \|$",
-    re.MULTILINE,
-)
+TABLES = "core|live|worker|local|scavenge|slurm|pbs"
+ROW = re.compile(rf"^\| `((?:{TABLES})\.[a-z_.]+)` \| (.*?) \| ?(.*?) \| (.+) \|$", re.MULTILINE)
 UNITS = {"_s": "s", "_days": "days", "_nodes": "nodes", "_messages": "messages", "_steps": "steps"}
 
 

@@ -269,7 +269,7 @@ async def test_nobody_waits_for_a_node_as_long_as_grace_where_the_controller_doe
 
 
 async def test_the_end_of_the_walltime_is_announced_ahead(tmp_path: Path) -> None:
-    options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "99.5")
+    options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "95")
     async with FakeController() as controller, agent(tmp_path, controller, *options) as node:
         await controller.hears(AgentHello)
         await controller.send(node.start_fake("w1", "train"))
@@ -284,7 +284,7 @@ async def test_the_end_of_the_walltime_is_announced_ahead(tmp_path: Path) -> Non
 
 
 async def test_a_signal_shortens_the_time_that_the_walltime_left(tmp_path: Path) -> None:
-    options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "99.5")
+    options = ("--expected-end", str(time.time() + 100), "--leave-ahead-s", "95")
     options += ("--grace-s", "0.5")
     async with FakeController() as controller, agent(tmp_path, controller, *options) as node:
         await controller.hears(AgentHello)

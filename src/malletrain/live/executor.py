@@ -290,12 +290,15 @@ class Executor:
         """
         nodes = self._cluster().nodes
         staying = {n for n, node in nodes.items() if node.leaving_at_s is None}
-        for job_id in set(self._homes.on(node_id).values()):
+        by_job: dict[str, list[str]] = defaultdict(list)
+        for worker_id, job_id in self._homes.on(node_id).items():
+            by_job[job_id].append(worker_id)
+        for job_id, here in by_job.items():
             flow = self._flows.get(job_id)
             members = flow.members if flow else ()
             has_others = flow is not None and any(flow.node_of(w) in staying for w in members)
-            if has_others or is_save:
-                here = [w for w, job in self._homes.on(node_id).items() if job == job_id]
+            # One that only warms up has nothing to save.
+            if has_others or is_save or not set(here) & set(members):
                 self._counters["insisted_leaves"] += 1
                 self._stop_workers(job_id, here, 0.0)
 
