@@ -50,11 +50,11 @@ _OPTIONS = ("--time=1", f"--job-name={_NAME}")
 #: The shortest pace that there is, so that what only a survey tells is told in time; and main jobs
 #: come so fast that after each there is little time to harvest.
 _CONFIG = settings_text(GRACE_S, "query_every_s = 10.0\ncalm_s = 2.0")
-_CALM_S = 15.0
+_CALM_S = 10.0
 #: A node that is taken from us, or comes back, does so within.
 _LIMIT_S = 90.0
 _CONTROLLER_AWAY_S = 60.0
-_NOTICE_S = 25.0
+_NOTICE_S = 18.0
 _FINISH_LIMIT_S = 180.0
 STEADY_S = 300.0
 QUERIES_A_MINUTE = 2.0
