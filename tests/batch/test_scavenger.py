@@ -355,6 +355,27 @@ async def test_nodes_that_ended_meanwhile_are_told_to_a_restarted_controller(
     assert played.queue.cancelled == []
 
 
+async def test_a_pilot_that_is_taken_back_before_it_calls_is_no_failure_where_others_call() -> None:
+    async with scene() as played:
+        await played.submit(max_nodes=2)
+        await played.starts("1_0", "h0")
+        del played.queue.waiting["1_1"]
+        await played.clock.advance(125, step_s=5)
+        assert not any(played.troubles)
+        assert [count for count, _ in played.queue.submissions] == [2, 1]
+
+
+async def test_nothing_is_submitted_once_no_more_is_lent() -> None:
+    async with scene() as played:
+        await played.submit(max_nodes=3)
+        node_id = await played.starts("1_0", "h0")
+        await played.scavenger.lend_no_more()
+        assert set(played.queue.cancelled) == {"1_1", "1_2"}
+        await played.happens(NodesLost(at_s=played.clock.now_s(), node_ids=(node_id,)))
+        await played.clock.advance(300, step_s=5)
+        assert len(played.queue.submissions) == 1
+
+
 async def test_at_the_end_nothing_stays_in_the_queue() -> None:
     async with scene() as played:
         await played.submit(max_nodes=3)

@@ -127,8 +127,21 @@ class FakeAgent:
         assert self.connection is not None
         await self.connection.send(encode(message))
 
-    async def leave(self, grace_s: float = 5.0) -> None:
-        await self.say(AgentLeaving(node_id=self.node.id, grace_s=grace_s))
+    async def leave(
+        self,
+        grace_s: float = 5.0,
+        *,
+        shrink_within_s: float | None = None,
+        save_within_s: float | None = None,
+    ) -> None:
+        await self.say(
+            AgentLeaving(
+                node_id=self.node.id,
+                grace_s=grace_s,
+                shrink_within_s=shrink_within_s,
+                save_within_s=save_within_s,
+            )
+        )
 
     async def until(self, is_so: Callable[[FakeAgent], bool]) -> None:
         while not is_so(self):

@@ -121,6 +121,67 @@ def test_a_burst_of_leaves_is_one_event(tmp_path: Path) -> None:
     run(story())
 
 
+def stopped(agent: FakeAgent) -> bool:
+    return any(isinstance(message, StopWorkers) for message in agent.heard)
+
+
+def test_workers_that_do_not_leave_an_awaited_node_are_killed_and_the_job_is_not_blamed(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig, rig.agent("n1") as stays, rig.agent("n2") as leaves:
+            job_id = await rig.submit(max_nodes=2)
+            await training(rig, job_id, "n1", "n2")
+            # No group is ever built without it: a planned rescale would wait for long.
+            stays.ignores = lambda message: (
+                isinstance(message, PrepareGroup) and not stopped(leaves)
+            )
+            await leaves.leave(60.0, shrink_within_s=0.05, save_within_s=30.0)
+            await leaves.until(stopped)
+            await leaves.hang_up()
+            await training(rig, job_id, "n1")
+            job = rig.job(job_id)
+            assert (job.failures, job.retry_at_s) == (0, 0.0)
+
+    run(story())
+
+
+def test_a_job_that_loses_its_last_node_has_longer_to_save_its_state(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig, rig.agent("n1") as agent:
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            agent.ignores = lambda message: isinstance(message, PrepareGroup)
+            began_s = rig.controller.now_s
+            await agent.leave(60.0, shrink_within_s=0.01, save_within_s=0.3)
+            await agent.until(stopped)
+            assert rig.controller.now_s - began_s >= 0.3
+
+    run(story())
+
+
+def test_a_node_that_nobody_waits_for_has_its_whole_grace_period(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as rig, rig.agent("n1") as agent:
+            job_id = await rig.submit()
+            await training(rig, job_id, "n1")
+            held_back: list[object] = []
+
+            def is_held_back(message: object) -> bool:
+                held_back.append(message)
+                return isinstance(message, PrepareGroup)
+
+            agent.ignores = is_held_back
+            await agent.leave(60.0)
+            await rig.until(lambda _: bool(held_back))
+            # A second word, that somebody waits for it after all, counts.
+            assert not stopped(agent)
+            await agent.leave(60.0, shrink_within_s=0.01, save_within_s=0.02)
+            await agent.until(stopped)
+
+    run(story())
+
+
 def test_a_dropped_connection_is_no_lost_node(tmp_path: Path) -> None:
     async def story() -> None:
         live = replace(LIVE, agent_closed_limit_s=10.0)

@@ -88,6 +88,10 @@ class BatchSystem(Protocol):
         """
         ...
 
+    async def lend_no_more(self) -> None:
+        """Lend no further node; those that are lent stay until `stop`."""
+        ...
+
     async def detach(self) -> None:
         """End this side only: the nodes stay for the next controller."""
         ...

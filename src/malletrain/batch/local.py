@@ -89,6 +89,9 @@ class LocalBatch:
     async def remove_node(self, node_id: str, *, is_abrupt: bool) -> None:
         await self._ask(RemoveNode(node_id, is_abrupt))
 
+    async def lend_no_more(self) -> None:
+        """Do nothing: what a trace brings until the end is released like the rest."""
+
     async def detach(self) -> None:
         if self._link:
             link, self._link = self._link, None

@@ -69,6 +69,8 @@ class Scavenger:
         self._cluster = Cluster()
         #: Pilots that have called, ever: one that is gone again is no failure.
         self._called: set[str] = set()
+        #: One has since the last survey.
+        self._has_called = False
         #: As far as is known: those that start are here until they call.
         self._waiting: dict[str, Waiting] = {}
         #: Since when a survey has not found them waiting.
@@ -134,6 +136,12 @@ class Scavenger:
         else:
             reason = "taken back by hand"
             self._listener.nodes_to_leave({node_id: reason}, self._settings.grace_s)
+
+    async def lend_no_more(self) -> None:
+        await self.detach()
+        with contextlib.suppress(BatchError):
+            # `stop` cancels again, those too that start meanwhile, and tells what fails.
+            await self._queue.cancel(tuple(self._waiting))
 
     async def detach(self) -> None:
         if self._task:
@@ -248,10 +256,12 @@ class Scavenger:
             # Not one that was submitted while the survey was made.
             and waiting.submitted_at_s < survey.at_s - _SURVEY_TAKES_S
         )
-        if not mute and not ended:
-            return
         for pilot_id in (*mute, *ended):
             del self._waiting[pilot_id]
+        has_called, self._has_called = self._has_called, False
+        # Where others call, one that ended before was taken back at its start, or cancelled.
+        if not mute and (not ended or has_called):
+            return
         self._failures += 1
         last = (*mute, *ended)[-1]
         self._pilot_trouble = (
@@ -283,6 +293,7 @@ class Scavenger:
             self._started_at_s.pop(node.pilot_id, None)
             if node.pilot_id not in self._called:
                 self._called.add(node.pilot_id)
+                self._has_called = True
                 self._walltime_ends_at_s[node.id] = node.expected_end_at_s
                 self._failures = 0
                 self._pilot_trouble = ""

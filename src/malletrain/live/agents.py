@@ -207,9 +207,11 @@ class Agents:
         if isinstance(message, AgentHello):
             raise WireError("a second AgentHello on one connection")
         if isinstance(message, AgentLeaving):
-            if link.is_leaving:
+            is_awaited = message.shrink_within_s is not None
+            if link.is_leaving and is_awaited <= link.is_awaited:
                 return  # said before: the deadline stands
             link.is_leaving = True
+            link.is_awaited = is_awaited
         if isinstance(message, Malformed):
             more = max(0, message.connections - link.malformed)
             self._counters["malformed_worker_messages"] += more

@@ -268,10 +268,16 @@ class Controller:
         else:
             self._enter(_Stage.ENDING)
         await self._while(lambda: self._is_ending)
+        released: set[str] = set()
+        await self._while(lambda: self._are_nodes_left(released) or len(self._inbox) > 0)
+
+    def _are_nodes_left(self, released: set[str]) -> bool:
+        """Release those that have come since, too."""
         agents = self.executor.agents
-        for node_id in agents.node_ids:
+        for node_id in set(agents.node_ids) - released:
             agents.release(node_id, "the controller shuts down")
-        await self._while(lambda: bool(agents.node_ids) or len(self._inbox) > 0)
+            released.add(node_id)
+        return bool(agents.node_ids)
 
     async def _while(self, is_so: Callable[[], bool]) -> None:
         """Return when it is so no more, or `shutdown_limit_s` is over."""

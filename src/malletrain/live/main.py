@@ -135,6 +135,7 @@ class _Process:
                 self._state_dir.publish(Endpoint(url=url, pid=os.getpid()))
                 is_up = True
                 await self._ending.wait()
+                await self._batch.lend_no_more()
                 await self._controller.shut_down()
                 await self._batch.stop()
                 self._server.should_exit = True
