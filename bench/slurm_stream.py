@@ -52,8 +52,9 @@ _SHARE_LIMIT = 85.0
 #: Long enough for any stream.
 _EPOCHS = 100_000
 _END_WITHIN_S = 30.0
-#: A stream of hours in minutes: holes are looked for twelve times as often as by default.
-_SETTINGS = settings_text(_GRACE_S, "query_every_s = 10.0")
+#: A stream of hours in minutes: holes are looked for twelve times as often as by default, and
+#: pilots wait again sooner after a node was taken, as this scheduler plans every second.
+_SETTINGS = settings_text(_GRACE_S, "query_every_s = 10.0\ncalm_s = 1.5")
 
 
 @dataclass(frozen=True, slots=True)
