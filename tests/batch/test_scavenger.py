@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from malletrain.batch.commands import NoAnswerError
 from malletrain.batch.queue import Survey
 from malletrain.batch.scavenger import Scavenger
 from malletrain.config import ScavengeSettings
@@ -53,10 +55,18 @@ class PlayedQueue:
         self.submissions: list[tuple[int, float]] = []
         self.cancelled: list[str] = []
         self.problem: BatchError | None = None
+        self.cancel_problem: BatchError | None = None
+        self.cancels = 0
         self.is_answering = True
+        #: Submissions that fail take place.
+        self.is_obeyed_anyway = False
+        #: How long a survey takes.
+        self.takes_s = 0.0
 
     async def survey(self) -> Survey:
         self.surveys += 1
+        if self.takes_s:
+            await self.clock.sleep(self.takes_s)
         if self.problem:
             raise self.problem
         return Survey(
@@ -70,16 +80,21 @@ class PlayedQueue:
         return self.is_answering
 
     async def submit(self, count: int, walltime_s: float) -> tuple[str, ...]:
-        if self.problem:
+        if self.problem and not self.is_obeyed_anyway:
             raise self.problem
         self.submissions.append((count, walltime_s))
         ids = tuple(f"{len(self.submissions)}_{task}" for task in range(count))
         self.waiting |= dict.fromkeys(ids, walltime_s)
+        if self.problem:
+            raise self.problem
         return ids
 
     async def cancel(self, pilot_ids: tuple[str, ...]) -> None:
         if self.problem:
             raise self.problem
+        self.cancels += 1
+        if self.cancel_problem:
+            raise self.cancel_problem
         self.cancelled += pilot_ids
         for pilot_id in pilot_ids:
             self.waiting.pop(pilot_id, None)
@@ -255,6 +270,48 @@ async def test_a_refusal_is_told_and_not_repeated_at_once() -> None:
         assert played.queue.submissions == []
         await played.clock.advance(10, step_s=5)
         assert len(played.queue.submissions) == 1
+
+
+async def test_a_cancel_that_fails_is_not_repeated_at_once() -> None:
+    async with scene() as played:
+        await played.submit(max_nodes=1)
+        played.queue.cancel_problem = BatchError("scancel ended with 1", is_transient=True)
+        await played.happens(JobCancelled(at_s=played.clock.now_s(), job_id="j1"))
+        await played.clock.advance(100, step_s=1)
+        assert 1 <= played.queue.cancels <= 4
+        played.queue.cancel_problem = None
+        await played.clock.advance(100, step_s=1)
+        assert played.queue.waiting == {}
+
+
+async def test_a_submission_without_an_answer_is_looked_for_before_the_next() -> None:
+    async with scene() as played:
+        played.queue.problem = NoAnswerError("sbatch did not end within 60 s", is_transient=True)
+        played.queue.is_obeyed_anyway = True
+        await played.submit(max_nodes=2)
+        assert len(played.queue.submissions) == 1
+        played.queue.problem = None
+        await played.clock.advance(60, step_s=1)
+        assert len(played.queue.submissions) == 1
+        assert played.pilots_waiting == 2
+
+
+async def test_a_scheduler_that_does_not_answer_keeps_no_controller_from_starting() -> None:
+    played = Scene()
+    played.queue.takes_s = 60.0
+    starting = asyncio.create_task(
+        played.scavenger.start("http://controller", Path("token"), played)
+    )
+    try:
+        await played.clock.advance(5.5, step_s=0.5)
+        assert starting.done()
+        assert "has not answered" in played.troubles[-1]
+        await played.submit(max_nodes=1)
+        await played.clock.advance(60, step_s=5)
+        assert played.troubles[-1] == ""
+        assert len(played.queue.submissions) == 1
+    finally:
+        await played.scavenger.detach()
 
 
 async def test_a_bad_configuration_is_refused_at_the_start() -> None:

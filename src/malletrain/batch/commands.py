@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from msgspec import Struct
 
 from malletrain.clock import Clock
 from malletrain.errors import BatchError
+
+_log = logging.getLogger(__name__)
 
 #: Of what a program says when it fails; it ends in a line for the user.
 _MAX_REASON = 300
@@ -44,6 +47,10 @@ class CommandFailedError(BatchError):
         super().__init__(message, is_transient=True)
         self.status = status
         self.output = output
+
+
+class NoAnswerError(BatchError):
+    """A program did not end in time: whether it did what it was to do nobody knows."""
 
 
 class Commands:
@@ -100,7 +107,11 @@ class Commands:
                 stderr=asyncio.subprocess.PIPE,
                 env=self._environment,
             )
-        except FileNotFoundError:
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise BatchError(
+                    f"{command[0]} could not be started: {error.strerror}", is_transient=True
+                ) from error
             raise BatchError(
                 f"{command[0]} is not installed here, or not on the PATH: run this on a login or "
                 "service node",
@@ -110,7 +121,7 @@ class Commands:
             async with asyncio.timeout(self._limit_s):
                 output, errors = await process.communicate(stdin.encode())
         except TimeoutError:
-            raise BatchError(
+            raise NoAnswerError(
                 f"{command[0]} did not end within {self._limit_s:g} s", is_transient=True
             ) from None
         finally:
@@ -121,9 +132,13 @@ class Commands:
         return process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
 
     def _write_down(self, record: CommandRecord) -> None:
-        self._log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._log_path.open("ab") as log:
-            log.write(msgspec.json.encode(record) + b"\n")
+        try:
+            self._log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._log_path.open("ab") as log:
+                log.write(msgspec.json.encode(record) + b"\n")
+        except OSError as error:
+            # What the program said counts, whether it can be written down or not.
+            _log.error("%s cannot be written: %s", self._log_path, error.strerror)
 
 
 def _one_line(text: str) -> str:

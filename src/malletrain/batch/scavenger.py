@@ -17,6 +17,7 @@ from pathlib import Path
 
 from malletrain.batch import harvest
 from malletrain.batch.base import BatchListener
+from malletrain.batch.commands import NoAnswerError
 from malletrain.batch.harvest import Held, Plan, Situation, Waiting
 from malletrain.batch.queue import Queue, Survey
 from malletrain.clock import Clock, within
@@ -31,6 +32,9 @@ _JITTER = 0.1
 _SAME_END_S = 60.0
 _NEVER_S = -math.inf
 _LEAST_PAUSE_S = 0.01
+_MAX_DOUBLINGS = 8
+#: Agents of an earlier controller wait for the new one's address.
+_START_LIMIT_S = 5.0
 #: What is submitted meanwhile may be missing in it.
 _SURVEY_TAKES_S = 15.0
 
@@ -79,6 +83,8 @@ class Scavenger:
         self._previous_survey: Survey | None = None
         self._submitted_at_s = _NEVER_S
         self._failures = 0
+        #: After an order that failed, none is given before this time.
+        self._orders_from_s = _NEVER_S
         self._surplus_since_s: float | None = None
         #: When a node was last seen to be taken from us.
         self._taken_at_s = _NEVER_S
@@ -100,9 +106,14 @@ class Scavenger:
         self._listener = listener
         # What is known by now are the nodes of an earlier controller.
         self._has_news.clear()
-        await self._ask()
+        asking = asyncio.create_task(self._ask())
+        try:
+            await within(self._clock, _START_LIMIT_S, asyncio.shield(asking))
+        except TimeoutError:
+            self._queue_trouble = f"the scheduler has not answered within {_START_LIMIT_S:g} s"
+            self._tell_trouble()
         self._tell_ended()
-        self._task = asyncio.create_task(self._work())
+        self._task = asyncio.create_task(self._work(asking))
 
     def _tell_ended(self) -> None:
         """Tell which nodes ended while no controller was there: no agent of theirs will call.
@@ -169,7 +180,9 @@ class Scavenger:
 
     # -- its work ----------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _work(self, first_survey: asyncio.Task[None]) -> None:
+        with contextlib.suppress(BatchError):
+            await first_survey
         # Before it knows the jobs, and the pilots that come back to a restarted controller, every
         # pilot would be one too many.
         await self._has_news.wait()
@@ -181,7 +194,8 @@ class Scavenger:
                 _log.exception("the scavenger's turn was broken off")
                 self._pilot_trouble = f"no pilots are planned, see the controller's log: {error}"
                 self._tell_trouble()
-                pause_s = self._settings.query_every_s
+                await self._clock.sleep(self._settings.query_every_s)
+                continue
             with contextlib.suppress(TimeoutError):
                 await within(self._clock, pause_s, self._has_news.wait())
 
@@ -196,6 +210,8 @@ class Scavenger:
         if self._listener:
             self._listener.pilots_wait(len(self._waiting))
         next_at_s = min(self._survey_at_s, plan.again_at_s or math.inf)
+        if self._orders_from_s > self._clock.now_s():
+            next_at_s = min(next_at_s, self._orders_from_s)
         # Where no survey is due, for want of jobs, nothing is due but news.
         return min(
             max(next_at_s - self._clock.now_s(), _LEAST_PAUSE_S), self._settings.query_every_s
@@ -235,7 +251,7 @@ class Scavenger:
         try:
             await self._give_up_silent(survey)
         except BatchError as error:
-            self._queue_trouble = str(error)
+            self._pilot_trouble = str(error)
 
     async def _give_up_silent(self, survey: Survey) -> None:
         """Find pilots that ended before they called, or hold a node and do not call."""
@@ -341,8 +357,8 @@ class Scavenger:
             self._surplus_since_s = self._clock.now_s()
         if plan.give_back and self._listener:
             self._listener.nodes_to_leave(plan.give_back, self._settings.grace_s)
-        if self._queue_trouble:
-            # Each order would take many seconds to fail.
+        if self._queue_trouble or self._clock.now_s() < self._orders_from_s:
+            # Each order would take many seconds to fail, or has just failed.
             return
         try:
             if plan.cancel:
@@ -353,11 +369,14 @@ class Scavenger:
                 await self._submit(count, walltime_s)
         except BatchError as error:
             self._failures += 1
-            self._submitted_at_s = self._clock.now_s()
             self._pilot_trouble = str(error)
             self._tell_trouble()
-            # To plan the next try.
-            self._has_news.set()
+            doublings = min(self._failures, _MAX_DOUBLINGS)
+            pause_s = self._settings.submit_every_s * 2.0**doublings
+            self._orders_from_s = self._clock.now_s() + pause_s
+            if isinstance(error, NoAnswerError):
+                # What was submitted may be there all the same: look before the next try.
+                self._survey_at_s = min(self._survey_at_s, self._orders_from_s)
 
     async def _submit(self, count: int, walltime_s: float) -> None:
         pilot_ids = await self._queue.submit(count, walltime_s)

@@ -23,7 +23,7 @@ from malletrain.errors import MalleTrainError, UsageError, UserError
 
 
 class _OneLineErrors(TyperGroup):
-    """Prints our errors as one line on stderr; status 2 for a wrong command line, else 1."""
+    """Prints each fault as one line on stderr; status 2 for a wrong command line, else 1."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -31,10 +31,11 @@ class _OneLineErrors(TyperGroup):
         except MalleTrainError as error:
             if os.environ.get("MALLETRAIN_DEBUG"):
                 raise
-            line = " ".join(str(error).split())
+            lines = [" ".join(line.split()) for line in str(error).splitlines()] or [""]
             if not isinstance(error, UserError):
-                line += " (MALLETRAIN_DEBUG=1 shows where)"
-            typer.echo(f"malletrain: {line}", err=True)
+                lines[-1] += " (MALLETRAIN_DEBUG=1 shows where)"
+            for line in lines:
+                typer.echo(f"malletrain: {line}", err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
         except BrokenPipeError:
             # Who read the output has enough of it.

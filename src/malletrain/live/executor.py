@@ -288,6 +288,8 @@ class Executor:
         The others of a job lose the step in flight, as after any death; a job that loses its last
         nodes loses what came after its newest checkpoint.
         """
+        if self._survivors and not is_save:
+            return  # nobody knows yet who trains with whom
         nodes = self._cluster().nodes
         staying = {n for n, node in nodes.items() if node.leaving_at_s is None}
         by_job: dict[str, list[str]] = defaultdict(list)
