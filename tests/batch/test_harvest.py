@@ -285,6 +285,16 @@ def test_a_host_that_is_taken_out_of_service_is_left_at_once_and_replaced() -> N
     assert planned.submit == ((1, LONG_S),)
 
 
+def test_a_node_whose_daemon_is_away_is_given_back_when_two_surveys_say_so() -> None:
+    held = holding("a", "b", "c")
+    for state in ("idle+not_responding", "down+not_responding"):
+        survey = Survey(NOW_S, running=running(held), unfit={"a": state})
+        first = situation(3, held, survey=survey)
+        assert plan(first, SETTINGS).give_back == {}
+        earlier = Survey(NOW_S - 120.0, running=running(held), unfit={"a": state})
+        assert set(plan(replace(first, previous_survey=earlier), SETTINGS).give_back) == {"a-node"}
+
+
 def test_most_hosts_are_left_only_where_two_surveys_say_that_they_are_out_of_service() -> None:
     held = holding("a", "b", "c", "d")
     unfit = dict.fromkeys("abc", "allocated+not_responding")

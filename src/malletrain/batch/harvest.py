@@ -79,6 +79,8 @@ class Plan:
 _SETTLED_S = 15.0
 #: Surveys are believed for so many times the interval between them.
 _BELIEVED_INTERVALS = 2.5
+#: What batch systems say of a node whose daemon does not answer.
+_PASSING = ("down", "not_responding", "no_respond", "stale", "unknown")
 #: Doublings of the time between submissions at most.
 _MAX_DOUBLINGS = 8
 #: Batch systems count walltimes in minutes.
@@ -138,8 +140,8 @@ def _believed(situation: Situation, settings: ScavengeSettings) -> Survey | None
 def _out_of_service(situation: Situation, survey: Survey | None) -> dict[str, str]:
     """Return nodes that an administrator waits for, used or not.
 
-    All nodes seem lost for a moment where a site restarts its daemons: what is said of most nodes
-    must have been said by the survey before as well.
+    All nodes seem lost for a moment where a site restarts its daemons: what may pass by itself, or
+    is said of most nodes, must have been said by the survey before as well.
     """
     if survey is None:
         return {}
@@ -149,14 +151,24 @@ def _out_of_service(situation: Situation, survey: Survey | None) -> dict[str, st
         for node_id, node in held.items()
         if node.host in survey.unfit and node.called_at_s <= survey.at_s
     ]
-    if not _is_credible(len(unfit), len(held)):
-        was_unfit = before.unfit if before else {}
-        unfit = [node_id for node_id in unfit if held[node_id].host in was_unfit]
+    was_unfit = before.unfit if before else {}
+    is_doubtful = not _is_credible(len(unfit), len(held))
+    unfit = [
+        node_id
+        for node_id in unfit
+        if held[node_id].host in was_unfit
+        or not (is_doubtful or _may_pass(survey.unfit[held[node_id].host]))
+    ]
     hosts = {node_id: held[node_id].host for node_id in unfit if not held[node_id].is_leaving}
     return {
         node_id: f"the batch system says that {host} is {survey.unfit[host]}"
         for node_id, host in hosts.items()
     }
+
+
+def _may_pass(state: str) -> bool:
+    """Whether a node's daemon may only be away for a moment; the agent there is connected."""
+    return any(word in state for word in _PASSING) and "drain" not in state
 
 
 def _is_credible(lost: int, held: int) -> bool:
