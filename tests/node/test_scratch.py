@@ -51,3 +51,18 @@ def test_shared_memory_of_the_dead_is_removed_and_nothing_else(
     with scratch(tmp_path):
         assert dead.exists()
     assert sorted(shared_memory.iterdir()) == sorted([living, foreign])
+
+
+def test_what_killed_agents_left_is_removed_by_the_next(
+    tmp_path: Path, shared_memory: Path
+) -> None:
+    assert shared_memory.exists()
+    dead = tmp_path / f"malletrain-{ended_pid()}-abc"
+    living = tmp_path / f"malletrain-{os.getpid()}-abc"
+    foreign = tmp_path / "malletrain-xyz"
+    for path in (dead, living, foreign):
+        (path / "deep").mkdir(parents=True)
+    with scratch(tmp_path):
+        assert not dead.exists()
+    assert living.exists()
+    assert foreign.exists()
