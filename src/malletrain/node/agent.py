@@ -362,12 +362,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # has a group for that already.
         os.setpgid(0, 0)
     # Until the agent hears them by itself: what was begun is cleared away.
-    for name in options.leave_signal or ["SIGTERM"]:
+    leave_signals = options.leave_signal or ["SIGTERM"]
+    for name in leave_signals:
         signal.signal(signal.Signals[name], lambda *_: sys.exit(0))
     status = 0
     try:
         with _run_dir(options) as run_dir:
-            asyncio.run(_serve(options, run_dir))
+            try:
+                asyncio.run(_serve(options, run_dir))
+            finally:
+                # Said again while it is cleared away, they must not break that off.
+                for name in leave_signals:
+                    signal.signal(signal.Signals[name], signal.SIG_IGN)
     except* MalleTrainError as errors:
         for error in errors.exceptions:
             sys.stderr.write(f"agent: {error}\n")

@@ -19,6 +19,7 @@ from malletrain.frames import frame, read_frame
 from malletrain.node.zygote import Exited, FromZygote, Signal, Spawn, Spawned, ToZygote
 
 _MAX_REPLY_BYTES = 65536
+_ZYGOTE_END_LIMIT_S = 5.0
 
 #: Worker id and exit status (negative: killed by that signal).
 OnExit = Callable[[str, int], None]
@@ -124,7 +125,11 @@ class ZygoteLauncher:
                 # It may be busy with imports for seconds, and has nothing below it.
                 self._own.kill()
             # Else it ends by itself as soon as the connection is closed and its workers are gone.
-            self._own.wait()
+            try:
+                self._own.wait(_ZYGOTE_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                # A worker that hangs in a driver holds it, and must not hold the node's agent.
+                self._own.kill()
             self._own = None
 
 
