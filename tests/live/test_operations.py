@@ -57,7 +57,5 @@ def test_units_are_those_that_the_names_say() -> None:
 
 
 def test_settings_that_the_text_names_exist() -> None:
-    named = set(
-        re.findall(r"`((?:core|live|worker|local|scavenge|slurm|pbs)\.[a-z_.]+)`", PAGE.read_text())
-    )
+    named = set(re.findall(rf"`((?:{TABLES})\.[a-z_.]+)`", PAGE.read_text()))
     assert named <= rows().keys()

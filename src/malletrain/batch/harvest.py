@@ -225,9 +225,13 @@ def _extra(
 # -- pilots in the queue ---------------------------------------------------------------------------
 
 
+def order_pause_s(failures: int, settings: ScavengeSettings) -> float:
+    """Return how long after a submission the next may come, the longer the more have failed."""
+    return settings.submit_every_s * 2.0 ** min(failures, _MAX_DOUBLINGS)
+
+
 def _submit_at_s(situation: Situation, settings: ScavengeSettings) -> float:
-    doublings = min(situation.failures, _MAX_DOUBLINGS)
-    return situation.submitted_at_s + settings.submit_every_s * 2.0**doublings
+    return situation.submitted_at_s + order_pause_s(situation.failures, settings)
 
 
 def _queue_changes(

@@ -32,7 +32,6 @@ _JITTER = 0.1
 _SAME_END_S = 60.0
 _NEVER_S = -math.inf
 _LEAST_PAUSE_S = 0.01
-_MAX_DOUBLINGS = 8
 #: Agents of an earlier controller wait for the new one's address.
 _START_LIMIT_S = 5.0
 #: What is submitted meanwhile may be missing in it.
@@ -371,8 +370,7 @@ class Scavenger:
             self._failures += 1
             self._pilot_trouble = str(error)
             self._tell_trouble()
-            doublings = min(self._failures, _MAX_DOUBLINGS)
-            pause_s = self._settings.submit_every_s * 2.0**doublings
+            pause_s = harvest.order_pause_s(self._failures, self._settings)
             self._orders_from_s = self._clock.now_s() + pause_s
             if isinstance(error, NoAnswerError):
                 # What was submitted may be there all the same: look before the next try.
