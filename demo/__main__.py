@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from rich.markup import escape
 
 from demo import outcome, screen, table
 from demo.checks import check_run
-from demo.controller import Controller, processes_of
+from demo.controller import Controller, finish, interrupted
 from demo.jobs import EXAMPLES, JOBS
 from demo.trace import SPEED
 from demo.twins import Twins
@@ -61,15 +60,8 @@ def main() -> int:
         console.print(f"[bold red]the demo failed:[/] {escape(str(error))}")
         holds = False
     except KeyboardInterrupt:
-        left = processes_of(run_dir)
-        console.print(f"stopped; left running: {', '.join(map(str, left)) or 'nothing'}")
-        shutil.rmtree(run_dir, ignore_errors=True)
-        return 130
-    if holds and not arguments.keep:
-        shutil.rmtree(run_dir, ignore_errors=True)
-    else:
-        console.print(f"journal and logs: {run_dir}")
-    return 0 if holds else 1
+        return interrupted(console, run_dir)
+    return finish(console, run_dir, holds=holds, is_kept=arguments.keep)
 
 
 def _demo(console: Console, run_dir: Path, output: Path) -> bool:

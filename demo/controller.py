@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from rich.console import Console
 
 from demo.jobs import DemoJob
 from malletrain.cli.client import Client, connect
@@ -114,6 +117,23 @@ class Controller:
         with contextlib.suppress(MalleTrainError):
             _wait_for(lambda: not processes_of(self._run_dir), 5.0, "")
         return processes_of(self._run_dir)
+
+
+def finish(console: Console, run_dir: Path, *, holds: bool, is_kept: bool) -> int:
+    """Keep what a failed demo left to look at; return the exit status."""
+    if holds and not is_kept:
+        shutil.rmtree(run_dir, ignore_errors=True)
+    else:
+        console.print(f"journal and logs: {run_dir}")
+    return 0 if holds else 1
+
+
+def interrupted(console: Console, run_dir: Path) -> int:
+    """Say what a demo that was stopped has left running; return the exit status."""
+    left = processes_of(run_dir)
+    console.print(f"stopped; left running: {', '.join(map(str, left)) or 'nothing'}")
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return 130
 
 
 def processes_of(run_dir: Path) -> list[int]:

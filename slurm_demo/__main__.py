@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from demo import screen, table
 from demo.checks import Check, consumed_once, ended_well, none_left
-from demo.controller import MALLETRAIN, Controller, processes_of
+from demo.controller import MALLETRAIN, Controller, finish, interrupted, processes_of
 from demo.jobs import EXAMPLES, DemoJob
 from malletrain.devcluster import DevCluster, Settings, programs
 from malletrain.errors import DevClusterError, MalleTrainError
@@ -82,15 +82,8 @@ def main() -> int:
         console.print(f"[bold red]the demo failed:[/] {escape(str(error))}", soft_wrap=True)
         holds = False
     except KeyboardInterrupt:
-        left = processes_of(run_dir)
-        console.print(f"stopped; left running: {', '.join(map(str, left)) or 'nothing'}")
-        shutil.rmtree(run_dir, ignore_errors=True)
-        return 130
-    if holds and not arguments.keep:
-        shutil.rmtree(run_dir, ignore_errors=True)
-    else:
-        console.print(f"journal and logs: {run_dir}")
-    return 0 if holds else 1
+        return interrupted(console, run_dir)
+    return finish(console, run_dir, holds=holds, is_kept=arguments.keep)
 
 
 def _created(directory: Path, *, may_be_reachable: bool) -> DevCluster:
